@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from math import ceil
+from math import ceil, lcm, prod
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
@@ -41,6 +41,9 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
+PARTS = 2520
+"""Equal parts of every time of the input that are whole ticks of the grid: those of 1 to 10 chunks,
+or slices, and of some other numbers."""
 MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
 _SHARED = (
@@ -75,7 +78,7 @@ class Pipeline(PipelineFields):
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
         microbatches.check_no_pairs(self.slice_times, self.costs)
-        _ = self.ticks
+        set_fields(self, grid=lcm(self.grid or self._own_grid, self.ticks.per_unit))
 
     def _read_model(self) -> None:
         """Read the model, its recompute and offload, and the form of its partition."""
@@ -506,6 +509,22 @@ class Pipeline(PipelineFields):
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
         return links_of(self.hosts, self.p2p, back, self.has_operations[OpKind.B])
 
+    @property
+    def _own_grid(self) -> int:
+        """Ticks of the grid, whatever the placement, partition, recompute and chunks."""
+        table = self.ticks if self.model is None else self.partitions
+        factors = (self.microbatch_times, self.slice_times, self.microbatch_memory)
+        speeds = lcm(*(speed.numerator for speed in self.device_speed))
+        return PARTS * table.per_unit * speeds * prod(map(microbatches.denominator, factors))
+
+    def on_grid(self, time: int) -> int:
+        """A time in ticks of the grid."""
+        return time * self.grid // self.ticks.per_unit
+
+    def off_grid(self, time: int) -> int:
+        """Smallest number of ticks that is no less than a time of the grid."""
+        return -(-time * self.ticks.per_unit // self.grid)
+
     @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the only duration table of the project."""
@@ -587,7 +606,7 @@ class Pipeline(PipelineFields):
         values = (
             f"{field.name}={value!r}"
             for field in dataclasses.fields(self)
-            if (value := getattr(self, field.name)) != field.default
+            if field.compare and (value := getattr(self, field.name)) != field.default
         )
         return f"{type(self).__name__}({', '.join(values)})"
 

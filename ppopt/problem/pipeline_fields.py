@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ppopt.problem.cost_table import StageFields
@@ -127,3 +127,5 @@ class PipelineFields(StageFields[Any]):
     tick_divisor: int = 1
     """Ticks in the common tick of the times; above 1 only for a schedule file whose operations
     start between common ticks."""
+    grid: int = field(default=0, compare=False)
+    """Ticks per unit of time that all pipelines of this input share; 0: set when it is read."""

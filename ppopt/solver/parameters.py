@@ -7,7 +7,6 @@ search has them as one frozen value, so that a benchmark can vary a single const
 from __future__ import annotations
 
 from dataclasses import MISSING, dataclass, field, fields
-from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.schedule.list_scheduling import RuleStyle
@@ -425,7 +424,7 @@ class ConfigurationParams(NamedTuple):
     """Maximum number of consecutive random moves to known configurations."""
     contenders: int = 6
     """Maximum number of configurations whose schedules are improved by windows alone."""
-    contender_margin: Fraction = Fraction(2, 100)
+    contender_margin: float = 0.02
     """Maximum excess of the mean of their value and their bound over that of the first."""
     min_slice: float = 1.0
     """Minimum seconds for which each of them is improved."""
@@ -477,7 +476,7 @@ class PlanParams(NamedTuple):
     """Share of the search for the minimum memory within a slowdown, if requested."""
     extra_memory_share: float = 0.05
     """Minimum share of the search with more memory."""
-    extra_memory_factor: Fraction = Fraction(11, 10)
+    more_memory_percent: int = 110
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
     first: float = 0.5
     """Share of the remaining time for one configuration before any has a schedule."""
@@ -487,7 +486,7 @@ class PlanParams(NamedTuple):
     bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
-    margin: Fraction = Fraction(11, 10)
+    margin: float = 1.1
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
     first_round: float = 0.35

@@ -196,13 +196,14 @@ class FrontierProblem:
         with interrupts.heard():
             choice = choice_of(problem, options.deadline)
         assert choice is not None
-        lower_bound = Fraction(0) if proved is None else proved.value
+        lower_bound = 0 if proved is None else int(proved.value * pipeline.grid)
         search = ConfigurationSearch(
             choice, problem, search_options, start_schedules=starts, lower_bound=lower_bound
         )
         if target is not None:
             with interrupts.heard():
-                search.bound(options.deadline.share(params.bounding), target)
+                ceiling = int(target * pipeline.grid)
+                search.bound(options.deadline.share(params.bounding), ceiling)
         return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:

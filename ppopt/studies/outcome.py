@@ -10,7 +10,6 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import ceil
 from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
@@ -137,15 +136,15 @@ def _searched(
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
     schedules = () if earlier.schedule is None else (earlier.schedule,)
     candidates = choice_of(problem, options.deadline)
+    bound = int(earlier.lower_bound * pipeline.grid)
     if candidates is not None:
         return ConfigurationSearch(
-            candidates, problem, options, start_schedules=schedules, lower_bound=earlier.lower_bound
+            candidates, problem, options, start_schedules=schedules, lower_bound=bound
         ).run()
-    ticks = ceil(earlier.lower_bound * pipeline.ticks.per_unit)
     proof = earlier.proof.removesuffix(delay_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=schedules,
-        bound=Bound(ticks, proof, earlier.certificate),
+        bound=Bound(pipeline.off_grid(bound), proof, earlier.certificate),
     )
     return search_from(start, problem, options)
 

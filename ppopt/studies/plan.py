@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 from typing import Any
 
 from ppopt.errors import InputError, check_type
@@ -214,7 +215,8 @@ def search_plan_space(
     up.
     """
     search = PlanSearch(space, objective, backward_kind, options)
-    search.set_known_value(known_value)
+    if known_value is not None:
+        search.known_value = ceil(known_value * search.set_up.grid)
     search.start_from(starts)
     if evaluates and SEARCHED in space.strategies:
         PlanReports(search).start_from_baselines(usual_known=usual_known)

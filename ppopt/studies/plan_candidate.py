@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.problem.exact import whole
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -47,7 +48,10 @@ class PlanChoice(NamedTuple):
 
 
 class PlanCandidate:
-    """State of one configuration of a plan; values in the user's unit."""
+    """State of one configuration of a plan.
+
+    Values are in the user's unit; times per microbatch are in ticks of the grid of the plan.
+    """
 
     impossible = False
     """Whether it is proved that no schedule is within the memory limits."""
@@ -60,6 +64,7 @@ class PlanCandidate:
         self, plan_choice: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
     ) -> None:
         self.configuration, self.problem, self.choice = plan_choice
+        self._grid, self._batches = self.problem.pipeline.grid, self.configuration.batches
         self.options = options
         self.strategy = strategy
         """Search of a strategy; None: orders are open."""
@@ -67,7 +72,7 @@ class PlanCandidate:
             strategy.choice.bounds = self.choice
         self.hints: list[Schedule] = []
         """Schedules of the placement from which the next search of all orders starts."""
-        self._floor = Fraction(0)
+        self._floor = 0
         """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._taken: Configuration | None = None
         """Configuration of the best schedule that the search of all orders does not know."""
@@ -78,9 +83,9 @@ class PlanCandidate:
         self.update(None)
 
     @property
-    def bound_without_search(self) -> Fraction:
+    def bound_without_search(self) -> int:
         """Lower bound per microbatch, by bounds alone."""
-        return max(self.per_microbatch(self.choice.lower_bound), self._floor)
+        return max(self.choice.lower_bound // self._batches, self._floor)
 
     @property
     def schedule(self) -> Schedule | None:
@@ -100,31 +105,31 @@ class PlanCandidate:
         schedule = self.schedule
         return None if schedule is None else peak_memory(schedule)
 
-    def per_microbatch(self, time: Fraction) -> Fraction:
-        """Time per microbatch of the configuration."""
-        return time / self.configuration.batches
-
     @property
     def bound(self) -> Fraction:
         """Lower bound of all schedules."""
-        return self.state.open_bound * self.configuration.batches
+        return self.in_units(self.state.open_bound)
+
+    def in_units(self, time: int) -> Fraction:
+        """The user's time of all microbatches, if each takes a time of the grid."""
+        return Fraction(time * self._batches, self._grid)
 
     @property
-    def bound_per_microbatch(self) -> Fraction:
+    def bound_per_microbatch(self) -> int:
         """Lower bound of the time per microbatch."""
         return self.state.open_bound
 
-    def is_open(self, ceiling: Fraction | None) -> bool:
+    def is_open(self, ceiling: int | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
         return not self.impossible and (ceiling is None or self.bound_per_microbatch < ceiling)
 
-    def may_be_below(self, ceiling: Fraction | None) -> bool:
+    def may_be_below(self, ceiling: int | None) -> bool:
         """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
         return ceiling is None or self.bound_without_search < ceiling
 
     # Bounds.
 
-    def raise_floor(self, bound: Fraction) -> None:
+    def raise_floor(self, bound: int) -> None:
         """Raise the bound by bounds alone to that of a relaxation, per microbatch."""
         self._floor = max(self._floor, bound)
 
@@ -137,19 +142,18 @@ class PlanCandidate:
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
-        configuration.batches = self.configuration.batches
-        configuration.bound = max(self.per_microbatch(configuration.bound), self._floor)
+        configuration.batches = self._batches
+        configuration.bound = max(configuration.bound // self._batches, self._floor)
         self.state.known[configuration.key] = configuration
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute not in `known` whose bounds are below the ceiling."""
-        batches = self.configuration.batches
-        rest = self.choice.rest(known, None if ceiling is None else ceiling * batches)
+        rest = self.choice.rest(known, None if ceiling is None else ceiling * self._batches)
         if isinstance(rest, Complete):
             return rest
-        return Unlisted(max(self.per_microbatch(rest.bound), self._floor), rest.key)
+        return Unlisted(max(rest.bound // self._batches, self._floor), rest.key)
 
-    def update(self, ceiling: Fraction | None) -> None:
+    def update(self, ceiling: int | None) -> None:
         """Update best schedule and bounds after a search; `ceiling` is the best value of all.
 
         Bounds above the ceiling need not be exact.
@@ -166,10 +170,10 @@ class PlanCandidate:
             self._raise_to_open(ceiling)
             self.searches, self.impossible = state.searched, state.infeasible
         else:
-            state.raise_open_bound(self.per_microbatch(search.state.lower_bound))
+            state.raise_open_bound(search.state.lower_bound // self._batches)
             self.impossible |= search.proved and not (search.fits or search.refused)
 
-    def _raise_to_open(self, ceiling: Fraction | None) -> None:
+    def _raise_to_open(self, ceiling: int | None) -> None:
         """Raise the bound to that of the partitions that may be better than the best schedule."""
         state = self.state
         if state.value is None and not state.open:
@@ -222,7 +226,8 @@ class PlanCandidate:
             own = self.problem.pipeline
             named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
             result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
-            self._taken = Configuration((), Fraction(0), batches=own.batches, result=result)
+            value = whole(self._rank(schedule)[0] * self._grid / self._batches)
+            self._taken = Configuration((), 0, batches=own.batches, result=result, value=value)
 
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)
@@ -235,7 +240,7 @@ class PlanCandidate:
         search = self.strategy
         return search is None or search.proved or (search.stalled and not search.ordered)
 
-    def raise_bound(self, deadline: Deadline, ceiling: Fraction | None) -> None:
+    def raise_bound(self, deadline: Deadline, ceiling: int | None) -> None:
         """Bound all partitions until the deadline; above a ceiling, bounds need not be exact."""
         assert self.strategy is not None
         if self.problem.pipeline.partition == SEARCH and not self.impossible:
@@ -265,7 +270,7 @@ class PlanCandidate:
         own = None if state.best is None else state.best.result
         if self.strategy is not None:
             return self._result_of_strategy(self.strategy, own)
-        bound = state.lower_bound * self.configuration.batches
+        bound = self.in_units(state.lower_bound)
         if own and own.lower_bound == bound and state.best is state.known.get(ONLY):
             return own
         return result_of(self.choice, self.problem, state, self.options)
@@ -280,14 +285,14 @@ class PlanCandidate:
             return replace(result, status=Status.INFEASIBLE, lower_bound=None, proof=proof)
         return replace(result, lower_bound=None)
 
-    def row(self, best: Fraction | None) -> PlanRow:
+    def row(self, best: int | None) -> PlanRow:
         """Row of the plan; `best` is the minimum time per microbatch of all configurations."""
         result, bound = self.result, None
         if not self.impossible:
             bound = self.bound if self.value is None else min(self.bound, self.value)
             if self.configuration.strategy == SEARCHED:
                 result = replace(result, lower_bound=bound)
-        longest = None if best is None else best * self.configuration.batches
+        longest = None if best is None else self.in_units(best)
         status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
@@ -296,7 +301,7 @@ class PlanCandidate:
 def _best(configurations: list[Configuration]) -> Configuration | None:
     """Configuration of the best schedule; of several, that of minimum memory."""
 
-    def rank(configuration: Configuration) -> tuple[Fraction | None, Fraction, Key]:
+    def rank(configuration: Configuration) -> tuple[int | None, Fraction, Key]:
         assert configuration.result is not None and configuration.result.schedule is not None
         peak = peak_memory(configuration.result.schedule)
         return configuration.value, peak, configuration.key

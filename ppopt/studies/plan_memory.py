@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 
 from ppopt.problem.partition import SEARCH
-from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, lower_bound_of
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
@@ -67,12 +67,13 @@ def within_share(
     if minimum is None:
         return None
     bounds = _memory_bounds(results, candidates, max_time)
-    proved = lower_bound_of(bounds) if isinstance(bounds, Complete) else None
+    proved = min(bounds.members) if isinstance(bounds, Complete) else None
     return minimum._replace(lower_bound=proved)
 
 
 def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
-    return candidate.value is not None and candidate.per_microbatch(candidate.value) <= max_time
+    batches = candidate.configuration.batches
+    return candidate.value is not None and candidate.value / batches <= max_time
 
 
 def _memory_bounds(
@@ -87,7 +88,8 @@ def _memory_bounds(
     fast_enough = {
         candidate.configuration
         for candidate in candidates
-        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
+        if not candidate.impossible
+        and candidate.bound / candidate.configuration.batches <= max_time
     }
     bounds = tuple(bounded.values())
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)

@@ -9,7 +9,6 @@ that numbers of microbatches can be compared.
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from fractions import Fraction
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -27,14 +26,14 @@ class PlanProduct(ProductChoice):
     name = "configuration"
     argument = Argument.SEARCH
 
-    def __init__(self, candidates: Sequence[PlanCandidate], margin: Fraction = Fraction(1)) -> None:
+    def __init__(self, candidates: Sequence[PlanCandidate], margin: float = 1) -> None:
         """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates."""
         self._candidates: dict[Key, PlanCandidate] = {
             (index,): candidate for index, candidate in enumerate(candidates)
         }
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
         self._margin = margin
-        self._ceiling: Fraction | None = None
+        self._ceiling: int | None = None
         """Ceiling of the last bounds: configurations with bounds above it are not searched."""
 
     def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
@@ -50,7 +49,7 @@ class PlanProduct(ProductChoice):
         """Text that names a configuration of the plan."""
         return str(self._candidates[key[:1]].configuration)
 
-    def min_bound(self, prefix: Key) -> Fraction:
+    def min_bound(self, prefix: Key) -> int:
         """Lower bound of a configuration, per microbatch."""
         return self._candidates[prefix].bound_without_search
 
@@ -62,14 +61,14 @@ class PlanProduct(ProductChoice):
             configuration.key = (*prefix, *configuration.key)
             yield configuration
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
         waiting = self._open_prefixes(ceiling)
         while waiting:
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
-            useful = None if ceiling is None else ceiling * self._margin * batches
+            useful = None if ceiling is None else int(ceiling * batches * self._margin)
             self.inner[prefix].bound(
                 deadline.share_with(self._num_waiting(prefix, waiting)), useful
             )
@@ -95,19 +94,19 @@ class PlanProduct(ProductChoice):
             if superset is not None:
                 candidate.raise_floor(superset.bound_without_search)
 
-    def _open_prefixes(self, ceiling: Fraction | None) -> list[Key]:
+    def _open_prefixes(self, ceiling: int | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages.
 
         Chosen recompute comes before the other modes of a placement.
         """
 
-        def order(prefix: Key) -> tuple[Fraction, int, bool]:
+        def order(prefix: Key) -> tuple[int, int, bool]:
             pipeline = self._candidates[prefix].problem.pipeline
             return self.min_bound(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
 
         return sorted((key for key in self.inner if self._is_open(key, ceiling)), key=order)
 
-    def _is_open(self, prefix: Key, ceiling: Fraction | None) -> bool:
+    def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
         return self._candidates[prefix].may_be_below(ceiling)
 
     def first(self) -> Iterator[Key]:
@@ -125,7 +124,7 @@ class PlanProduct(ProductChoice):
         """Moves within a configuration of the plan, if it is open."""
         return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
 
-    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute of one configuration that are not known."""
         candidate = self._candidates[prefix]
         return candidate.rest(known, ceiling) if candidate.may_be_below(ceiling) else NONE_LEFT

@@ -137,7 +137,7 @@ class PlanReports:
         if limits is None or 2 * set_up.seconds > self._deadline.left:
             return plan
         assert plan.best is not None and plan.value is not None
-        raised_limits = tuple(limit * self._params.extra_memory_factor for limit in limits)
+        raised_limits = tuple(limit * self._params.more_memory_percent / 100 for limit in limits)
         spent = plan.solve_seconds / limit
         useful = 2 * self._params.extra_memory_share if self._by_work else spent / 2
         share = max(self._params.extra_memory_share, min(1 - spent, useful))
@@ -146,7 +146,7 @@ class PlanReports:
             set_up.objective, set_up.backward_kind,
             self._options.with_deadline(Deadline.after(limit)), share,
         )  # fmt: skip
-        search.set_known_value(plan.best.per_microbatch)
+        search.known_value = self._search.ceiling
         search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
         search.run_rounds(MORE_ROUNDS)
         value, lower_bound, batches = (
@@ -155,9 +155,8 @@ class PlanReports:
             plan.best.configuration.batches,
         )
         assert value is not None and lower_bound is not None
-        return replace(
-            plan, more_memory=MoreMemory(raised_limits, value * batches, lower_bound * batches)
-        )
+        more = (Fraction(time * batches, set_up.grid) for time in (value, lower_bound))
+        return replace(plan, more_memory=MoreMemory(raised_limits, *more))
 
     def _with_baselines(self, plan: Plan) -> Plan:
         """Add the baselines; the remaining ones may slightly exceed the time limit."""

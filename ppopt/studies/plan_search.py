@@ -58,7 +58,7 @@ class PlanSearch:
         limit = options.deadline
         self._deadline = replace(limit, seconds=share * limit.seconds)
         """Deadline of this search."""
-        self._known_value: Fraction | None = None
+        self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
         self.interrupted = False
         """Whether Ctrl-C ended the search."""
@@ -70,7 +70,7 @@ class PlanSearch:
         self._orders = self.set_up.orders
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
-        self._cutoff: Fraction | None = None
+        self._cutoff: int | None = None
         """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
@@ -84,10 +84,6 @@ class PlanSearch:
         """Search of all orders of all configurations."""
         self._search.enumerate_listed()
         self._update_orders()
-
-    def set_known_value(self, value: Fraction | None) -> None:
-        """Use a time per microbatch that is known to be achievable."""
-        self._known_value = value
 
     def evaluate_first(self, *, usual_known: bool = False) -> None:
         """Start every configuration from strategies with the balanced partition.
@@ -235,7 +231,7 @@ class PlanSearch:
         for index, candidate in enumerate(waiting):
             ceiling = self.ceiling
             if ceiling is not None:
-                ceiling *= candidate.configuration.batches * self._params.margin
+                ceiling = int(ceiling * candidate.configuration.batches * self._params.margin)
             candidate.raise_bound(deadline.share_with(len(waiting) - index - 1), ceiling)
             self._note("bounds")
 
@@ -263,7 +259,7 @@ class PlanSearch:
         hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
         for candidate in filter(self._is_open, self._orders):
             for hint in candidate.hints:
-                value = candidate.per_microbatch(objective_value(hint, self.set_up.objective))
+                value = objective_value(hint, self.set_up.objective) / hint.pipeline.batches
                 hints.setdefault(candidate.configuration[:3], []).append((value, hint))
             candidate.hints.clear()
         ranked = [
@@ -276,8 +272,8 @@ class PlanSearch:
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""
-        has_value, stop = state.value is not None or self._cutoff is not None, self._deadline.stop
-        if has_value and self._turn.over:
+        stop = self._deadline.stop
+        if self._turn.over and (state.value, self._cutoff) != (None, None):
             return True
         return stop is not None and stop(self._state(state.phase, state))
 
@@ -317,7 +313,7 @@ class PlanSearch:
         return min(scheduled, key=rank, default=None)
 
     @property
-    def lower_bound(self) -> Fraction | None:
+    def lower_bound(self) -> int | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
         lower_bound = lower_bound_of(
             bounds_of_all(map(_by_bound, self._possible), self.set_up.late)
@@ -338,10 +334,10 @@ class PlanSearch:
         return candidate.is_open(self.ceiling)
 
     @property
-    def ceiling(self) -> Fraction | None:
+    def ceiling(self) -> int | None:
         """Minimum time per microbatch that is known to be achievable."""
         best = self.best
-        times = [None if best is None else _value(best), self._known_value]
+        times = [None if best is None else _value(best), self.known_value]
         return min((time for time in times if time is not None), default=None)
 
     @property
@@ -350,7 +346,7 @@ class PlanSearch:
 
         A first search runs even if time is up, unless a value is known.
         """
-        tried = self._begun or self._known_value is not None
+        tried = self._begun or self.known_value is not None
         if self.interrupted or (tried and self._deadline.over):
             return True
         if not any(map(self._is_open, self.candidates)):
@@ -372,19 +368,21 @@ class PlanSearch:
 
         `orders` is the state of the running search of all orders, per microbatch.
         """
-        best, bound = self.best, self.lower_bound or Fraction(0)
+        best, bound, grid = self.best, self.lower_bound or 0, self.set_up.grid
         known = [None if best is None else _value(best)]
         if orders is not None:
             strategy_bounds = [
                 _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
             ]
-            running = bounds_of_all([orders.lower_bound, *strategy_bounds], self.set_up.late)
-            bound = max(bound, lower_bound_of(running) or Fraction(0))
-            known.append(orders.value)
+            proved = int(orders.lower_bound * grid)
+            running = bounds_of_all([proved, *strategy_bounds], self.set_up.late)
+            bound = max(bound, lower_bound_of(running) or 0)
+            known.append(None if orders.value is None else int(orders.value * grid))
         batches = self.set_up.space.batches[0] if best is None else best.configuration.batches
         value = min((time for time in known if time is not None), default=None)
-        reported_value = None if value is None else value * batches
-        return Progress(self._deadline.spent, phase, reported_value, bound * batches)
+        each = Fraction(batches, grid)
+        reported_value = None if value is None else value * each
+        return Progress(self._deadline.spent, phase, reported_value, bound * each)
 
     def _tell(self, phase: str, orders: Progress | None = None) -> None:
         if self._deadline.progress is not None:
@@ -423,13 +421,13 @@ class PlanSearch:
             status = Status.UNKNOWN if lower_bound is not None else Status.INFEASIBLE
         else:
             status = Status.OPTIMAL if lower_bound == _value(best) else Status.FEASIBLE
-        scope = delay_scope(set_up.problem)
+        scope, each = delay_scope(set_up.problem), Fraction(batches, set_up.grid)
         return Plan(
             space=set_up.space,
             objective=set_up.objective,
             status=status,
             rows=tuple(rows),
-            lower_bound=None if lower_bound is None else lower_bound * batches,
+            lower_bound=None if lower_bound is None else lower_bound * each,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,
@@ -451,11 +449,11 @@ class PlanSearch:
         return f"; the minimum bound is that of {min(self._possible, key=_by_bound).configuration}"
 
 
-def _value(candidate: PlanCandidate) -> Fraction:
+def _value(candidate: PlanCandidate) -> int:
     """Time per microbatch of the best schedule of a configuration that has one."""
-    assert candidate.value is not None
-    return candidate.per_microbatch(candidate.value)
+    assert candidate.state.value is not None
+    return candidate.state.value
 
 
-def _by_bound(candidate: PlanCandidate) -> Fraction:
+def _by_bound(candidate: PlanCandidate) -> int:
     return candidate.bound_per_microbatch

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import cached_property
 
 from ppopt.errors import InputError, NotApplicableError
@@ -123,6 +122,12 @@ class PlanSetUp:
         """Problem of the first candidate."""
         return self.candidates[0].problem
 
+    @property
+    def grid(self) -> int:
+        """Ticks per unit of time of all candidates."""
+        (grid,) = {candidate.problem.pipeline.grid for candidate in self.candidates}
+        return grid
+
     @cached_property
     def late(self) -> Rest:
         """Configurations for which no time was left, with a bound on their time per microbatch.
@@ -133,10 +138,10 @@ class PlanSetUp:
             return NONE_LEFT
         pipeline = self.problem.pipeline
         if not LAYER_WORK.applies(traits_of_any(self.problem)):
-            return Unlisted(Fraction(0))
+            return Unlisted(0)
         work = exact.total(map(minimum_work, pipeline.model.costed))
         work *= exact.total(times for times, _ in pipeline.factors) / pipeline.batches
-        return Unlisted(work / sum(pipeline.device_speed))
+        return Unlisted(int(self.grid * work / sum(pipeline.device_speed)))
 
 
 def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from itertools import product
+from math import lcm
 from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
@@ -17,6 +18,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
+from ppopt.problem.pipeline_reading import set_fields
 from ppopt.problem.settings import SETTINGS, SettingScope
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -211,6 +213,7 @@ class PlanSpace:
                 **self._recompute_fields(recompute),
                 **self.fields,
             )
+        set_fields(pipeline, grid=lcm(*self.batches) * pipeline.grid)
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
         if self.runtime == "primus":

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations, islice, pairwise, product
 from math import comb
 from typing import NamedTuple
@@ -155,26 +154,26 @@ class StrategyConfigurations(Choice):
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Configurations without bounds of their own; they are evaluated next."""
-        return (Configuration(key, Fraction(0)) for key in keys)
+        return (Configuration(key, 0) for key in keys)
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound all configurations, if their bounds are known to apply."""
         if self.bounds is not None:
             self.bounds.bound(deadline, ceiling)
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all configurations; 0 without bounds."""
-        return Fraction(0) if self.bounds is None else self.bounds.lower_bound
+        return 0 if self.bounds is None else self.bounds.lower_bound
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Next configuration in the order of bounds.
 
         The bound of an omitted option is no lower than that of the option that dominates it. So if
         it may be better, its bound is the minimum over all, once a configuration is enumerated.
         """
         if self.bounds is None:
-            return Unlisted(Fraction(0))
+            return Unlisted(0)
         rest = self.bounds.rest(known, ceiling)
         if self.complete or (isinstance(rest, Complete) and not self._ordered):
             return rest

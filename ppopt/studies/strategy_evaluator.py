@@ -9,7 +9,6 @@ evaluated with its own order.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -92,9 +91,9 @@ class StrategyEvaluator:
         """Best number of configurations to rank at once."""
         return 1 if self.one_by_one else self._order.together
 
-    def time(self, ticks: int) -> Fraction:
-        """Value in the user's unit."""
-        return Fraction(ticks, self._space.costs.per_unit)
+    def time(self, ticks: int) -> int:
+        """Value in ticks of the grid."""
+        return ticks * self._space.base.grid // self._space.costs.per_unit
 
     def ranks(self, keys: Ints) -> Ints:
         """Exact rank of every configuration: `[configuration, field of Rank]`."""
@@ -124,10 +123,14 @@ class StrategyEvaluator:
         pipeline, costs = self._space.pipeline(tuple(keys[0].tolist())), self._space.costs
         schedule = timed(pipeline, self._rule.name, self._objective, self._options)
         ticks, metrics = pipeline.ticks, schedule.metrics
-        value = ticks.time(metrics.value_ticks(self._objective)) * costs.per_unit
-        amounts = map(ticks.memory, metrics.peak_memory_ticks)
-        peaks = np.array([[int(peak * costs.memory_per_unit)] for peak in amounts])
-        ranks = self._ranks_of(keys, np.array([int(value)]), peaks)
+        value = metrics.value_ticks(self._objective) * costs.per_unit // ticks.per_unit
+        peaks = np.array(
+            [
+                [peak * costs.memory_per_unit // ticks.memory_per_unit]
+                for peak in metrics.peak_memory_ticks
+            ]
+        )
+        ranks = self._ranks_of(keys, np.array([value]), peaks)
         rank = ConfigurationRank(*ranks[0].tolist())
         if self._own_orders and (self._best is None or rank < self._best):
             self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))

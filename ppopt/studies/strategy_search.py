@@ -124,7 +124,7 @@ class StrategySearch(ConfigurationSearch):
     def value(self) -> Fraction:
         """Value of the best configuration, in the user's unit."""
         assert self.best is not None
-        return self._evaluator.time(self.best[0].value)
+        return Fraction(self.best[0].value, self.choice.costs.per_unit)
 
     def schedule(self) -> Schedule:
         """Verified schedule of the best configuration."""
@@ -359,11 +359,11 @@ class StrategySearch(ConfigurationSearch):
         if rank.excess:
             configuration.impossible = self._evaluator.exact
         else:
-            configuration.evaluated = self._evaluator.time(rank.value)
+            configuration.value = value = self._evaluator.time(rank.value)
             if self._evaluator.exact:
-                configuration.raise_bound(configuration.evaluated)
+                configuration.raise_bound(value)
         configuration.level = 0
 
     def _tell(self) -> None:
         phase = f"{self.choice.name}, {self.evaluations} evaluations"
-        self._options.deadline.tell(phase, self.state.value, self.state.lower_bound)
+        self._announce(phase)

@@ -155,7 +155,7 @@ class TestSettings:
             setting.field: setting for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
         }
         defaults = {field.name: field.default for field in fields(Pipeline)}
-        assert set(declared) == set(defaults) - {"rounded", "tick_divisor"}
+        assert set(declared) == set(defaults) - {"rounded", "tick_divisor", "grid"}
         for name, setting in declared.items():
             if setting.has_value:
                 assert defaults[name] == setting.default

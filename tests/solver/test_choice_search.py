@@ -38,7 +38,7 @@ class Forwards(Choice):
         return (int(pipeline.costs.forward[0]),)
 
     def configurations(self, keys: Sequence[Key]) -> Iterable[Configuration]:
-        return [Configuration(key, Fraction(0)) for key in keys]
+        return [Configuration(key, 0) for key in keys]
 
     def first(self) -> Iterable[Key]:
         return self.listed().members

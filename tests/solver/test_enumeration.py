@@ -151,7 +151,7 @@ def test_a_partial_list_in_a_proof_does_not_type_check(tmp_path: Path) -> None:
 def test_what_proves_takes_no_partial_list() -> None:
     """The types that make each of these mistakes an error."""
     for proving in (lower_bound_of, SearchedConfigurations.raise_to):
-        assert get_type_hints(proving)["bounds"] == Complete[Fraction]
+        assert get_type_hints(proving)["bounds"] == Complete[int]
     assert get_type_hints(bounds_of_all)["rest"] == Complete[Key] | Unlisted
     assert not issubclass(Partial, Complete)
 
@@ -184,7 +184,7 @@ def test_the_bounds_of_all_have_that_of_the_unlisted() -> None:
 def test_infeasible_takes_all_configurations() -> None:
     """With one left out, nothing is proved; with none, no configuration is feasible."""
     state = SearchedConfigurations(Fraction(1))
-    state.known[(0,)] = Configuration((0,), Fraction(5), impossible=True)
+    state.known[(0,)] = Configuration((0,), 5, impossible=True)
     state.raise_to(state.bounds_with(Unlisted(Fraction(4))))
     assert (state.infeasible, state.lower_bound) == (False, 4)
     state.raise_to(state.bounds_with(Complete()))

@@ -40,7 +40,7 @@ def problem(forward: int) -> Problem:
 def tasks() -> Iterator[tuple[Configuration, SearchTask]]:
     for time in TIMES:
         task = SearchTask(problem(time), WarmStart(), OPTIONS, 1000)
-        yield Configuration((time,), Fraction(0)), task
+        yield Configuration((time,), 0), task
 
 
 @pytest.fixture
@@ -165,7 +165,7 @@ def long_tasks() -> Iterator[tuple[Configuration, SearchTask]]:
             stages=8, batches=24, forward=time, backward=24, weight=14, p2p=2, mem_limit=6
         )
         hard = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-        yield Configuration((time,), Fraction(0)), SearchTask(hard, WarmStart(), OPTIONS, 1000)
+        yield Configuration((time,), 0), SearchTask(hard, WarmStart(), OPTIONS, 1000)
 
 
 class AtThirdPoll:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 import ppopt
@@ -23,16 +21,13 @@ from ppopt.solver.partitions.partition_choice import PartitionChoice
 
 
 def contenders(*values: int) -> list[Configuration]:
-    return [
-        Configuration((index,), Fraction(0), evaluated=Fraction(value))
-        for index, value in enumerate(values)
-    ]
+    return [Configuration((index,), 0, value=value) for index, value in enumerate(values)]
 
 
 def improve(running: list[Configuration]) -> None:
     for each in running:
-        assert each.evaluated is not None
-        each.evaluated -= 1
+        assert each.value is not None
+        each.value -= 1
 
 
 def test_rounds_are_equally_long_and_keep_the_better_half() -> None:
@@ -85,11 +80,9 @@ def test_no_contender_no_round() -> None:
 
 def searched(*figures: tuple[int, int]) -> SearchedConfigurations:
     """Configurations with these values and bounds."""
-    state = SearchedConfigurations(Fraction(0))
+    state = SearchedConfigurations(0)
     for index, (value, bound) in enumerate(figures):
-        state.known[(index,)] = Configuration(
-            (index,), Fraction(bound), evaluated=Fraction(value), level=0
-        )
+        state.known[(index,)] = Configuration((index,), bound, value=value, level=0)
     state.best = min(state.known.values(), key=lambda each: each.value)
     return state
 
@@ -105,7 +98,7 @@ def test_contenders_are_the_best_and_those_near_by_the_mean_of_value_and_bound()
     assert numbers(contenders.among(state.known.values())) == [0, 1, 2]
     few = Contenders(state, ConfigurationParams(contenders=2))
     assert numbers(few.among(state.known.values())) == [0, 1]
-    none_near = Contenders(state, ConfigurationParams(contender_margin=Fraction(0)))
+    none_near = Contenders(state, ConfigurationParams(contender_margin=0))
     assert numbers(none_near.among(state.known.values())) == [0, 1]
 
 
@@ -113,14 +106,14 @@ def test_only_what_is_new_is_improved_again_and_the_best_until_it_stalls() -> No
     state = searched((1000, 990), (1010, 980))
     best, second = state.known.values()
     contenders = Contenders(state, ConfigurationParams())
-    contenders.note([best, second], Fraction(1001))
+    contenders.note([best, second], 1001)
     assert not contenders.stalled
     assert numbers(contenders.among(state.known.values())) == [0]
-    contenders.note([best], Fraction(1000))
+    contenders.note([best], 1000)
     assert contenders.stalled and not contenders.among(state.known.values())
-    state.known[(2,)] = Configuration((2,), Fraction(980), evaluated=Fraction(1005), level=0)
+    state.known[(2,)] = Configuration((2,), 980, value=1005, level=0)
     assert numbers(contenders.among(state.known.values())) == [0, 2]
-    best.evaluated = Fraction(999)
+    best.value = 999
     assert not contenders.stalled
 
 

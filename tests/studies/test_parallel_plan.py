@@ -235,7 +235,7 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
     assert not search._over
     bound = quick_bound(LINEAR.space(model), None)
     assert bound is not None
-    search.set_known_value(2 * bound)
+    search.known_value = 2 * bound
     assert search._over
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from random import Random
 
 import pytest
@@ -54,7 +53,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
     space = drawn(seed)
     product = PlanProduct(candidates_of(space))
     product.bound(Deadline.after(60))
-    known: dict[Key, Fraction] = {}
+    known: dict[Key, int] = {}
     while isinstance(unlisted := product.rest(known, None), Unlisted):
         assert unlisted.key is not None and unlisted.key not in known
         known[unlisted.key] = unlisted.bound
@@ -66,7 +65,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
         (configuration,), pipeline = product.configurations([key]), product.pipeline(key)
         best = exhaustive.best(pipeline, fused=True, objective="makespan")
         assert best is not None
-        value = pipeline.ticks.time(best) / pipeline.batches
+        value = pipeline.on_grid(best) / pipeline.batches
         assert bound <= value and configuration.bound <= value
         assert product.key(pipeline) == key
 
@@ -115,10 +114,11 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
     )  # fmt: skip
     candidates = candidates_of(space)
     product = PlanProduct(candidates)
-    candidates[1].raise_floor(Fraction(1000))
-    assert product.min_bound((0,)) < 1000
+    floor = 1000 * candidates[1].problem.pipeline.grid
+    candidates[1].raise_floor(floor)
+    assert product.min_bound((0,)) < floor
     product.bound(NO_DEADLINE)
-    assert product.min_bound((0,)) == 1000
+    assert product.min_bound((0,)) == floor
 
 
 def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
@@ -136,7 +136,7 @@ def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
     for (index,), choice in product.inner.items():
         own = turns.setdefault(candidates[index].configuration.recompute, [])
 
-        def noted(turn: Deadline, _: Fraction | None, own: list[float] = own) -> None:
+        def noted(turn: Deadline, _: int | None, own: list[float] = own) -> None:
             own.append(turn.seconds)
 
         monkeypatch.setattr(choice, "bound", noted)
@@ -153,7 +153,7 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     bound = product.lower_bound
     product.bound(NO_DEADLINE, bound)
     assert list(product.first()) == []
-    product.bound(NO_DEADLINE, bound + Fraction(1, 1000))
+    product.bound(NO_DEADLINE, bound + 1)
     firsts = {key[:1] for key in product.first()}
     assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == bound}
     candidates[0].update(bound)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
-from fractions import Fraction
 from random import Random
 
 from ppopt.problem.pipeline import Pipeline
@@ -43,7 +42,7 @@ class Choice(ABC):
         """Configurations of some keys, with their bounds."""
 
     def bound(  # noqa: B027  most choices bound configurations on creation
-        self, deadline: Deadline, ceiling: Fraction | None = None
+        self, deadline: Deadline, ceiling: int | None = None
     ) -> None:
         """Bound all configurations before any is searched, until the deadline.
 
@@ -51,9 +50,9 @@ class Choice(ABC):
         """
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all configurations that is known without a search; 0 if unknown."""
-        return Fraction(0)
+        return 0
 
     @abstractmethod
     def first(self) -> Iterable[Key]:
@@ -94,7 +93,7 @@ class Choice(ABC):
     def rest(
         self,
         known: Container[Key],
-        ceiling: Fraction | None,  # noqa: ARG002
+        ceiling: int | None,  # noqa: ARG002
     ) -> Rest:
         """Configurations that are not in `known`.
 

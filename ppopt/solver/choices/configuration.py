@@ -1,15 +1,14 @@
 """One configuration of a choice, and the state of a search over all configurations.
 
 A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
-Bounds and values are in the user's unit. If pipelines with different numbers of microbatches are
-compared, they are per microbatch.
+Bounds and values are in ticks of the grid, which all pipelines share. If pipelines with different
+numbers of microbatches are compared, they are per microbatch.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, bounds_of_all, lower_bound_of
@@ -24,7 +23,7 @@ class Configuration:
     """State of one configuration in a search."""
 
     key: Key
-    bound: Fraction
+    bound: int
     """Lower bound of its schedules."""
     impossible: bool = False
     """Whether the configuration is proved infeasible or is excluded."""
@@ -32,8 +31,8 @@ class Configuration:
     """Divisor of its times: its microbatches if different numbers of them are compared, else 1."""
     result: Result | None = None
     """Result of the best schedule."""
-    evaluated: Fraction | None = None
-    """Value computed by an evaluator, without a schedule."""
+    value: int | None = None
+    """Objective of the best schedule, or value by an evaluator without a schedule."""
     level: int = -1
     """Effort of the last search, in rounds of all methods; -1: not searched."""
     refined: bool = False
@@ -42,27 +41,20 @@ class Configuration:
     """Dynamic programs that raise the bound by subsets of devices; None: not begun."""
 
     @property
-    def value(self) -> Fraction | None:
-        """Objective of the best schedule."""
-        if self.result is None or self.result.value is None:
-            return self.evaluated
-        return self.result.value / self.batches
-
-    @property
     def searched(self) -> bool:
         """Whether the configuration was searched."""
         return self.level >= 0
 
-    def raise_bound(self, bound: Fraction) -> None:
+    def raise_bound(self, bound: int) -> None:
         """Raise the bound to one of the schedules of all microbatches."""
-        self.bound = max(self.bound, bound / self.batches)
+        self.bound = max(self.bound, bound // self.batches)
 
 
 @dataclass(eq=False)
 class SearchedConfigurations:
     """State of a search over the configurations of a choice."""
 
-    open_bound: Fraction
+    open_bound: int
     """Lower bound of the configurations that are not excluded."""
     known: dict[Key, Configuration] = field(default_factory=dict)
     """Configurations that are enumerated."""
@@ -71,7 +63,7 @@ class SearchedConfigurations:
     _all_excluded: bool = field(default=False, init=False)
 
     @property
-    def value(self) -> Fraction | None:
+    def value(self) -> int | None:
         """Best value found."""
         return None if self.best is None else self.best.value
 
@@ -85,11 +77,11 @@ class SearchedConfigurations:
         """Whether every other configuration is proved to be no better."""
         return self._all_excluded
 
-    def bounds_with(self, rest: Rest) -> Complete[Fraction]:
+    def bounds_with(self, rest: Rest) -> Complete[int]:
         """Bounds that cover all configurations that may be better than the best."""
         return bounds_of_all((configuration.bound for configuration in self.open), rest)
 
-    def raise_to(self, bounds: Complete[Fraction]) -> None:
+    def raise_to(self, bounds: Complete[int]) -> None:
         """Raise the bound of all configurations to the minimum of the bounds that cover them."""
         bound = lower_bound_of(bounds)
         if bound is None:
@@ -97,13 +89,13 @@ class SearchedConfigurations:
         else:
             self.raise_open_bound(bound)
 
-    def raise_open_bound(self, bound: Fraction) -> None:
+    def raise_open_bound(self, bound: int) -> None:
         """Raise the lower bound of all configurations that may be better."""
         self.open_bound = max(self.open_bound, bound)
         self._all_excluded |= self.value is not None and self.open_bound >= self.value
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of the schedules of all configurations."""
         if self.value is None:
             return self.open_bound

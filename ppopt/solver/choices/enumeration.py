@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import Generic, TypeVar
 
 Key = tuple[int, ...]
@@ -41,7 +40,7 @@ Enumeration = Complete[Member_co] | Partial[Member_co]
 class Unlisted:
     """Configurations that are not enumerated; they may be better than the enumerated ones."""
 
-    bound: Fraction
+    bound: int
     """Lower bound of their schedules."""
     key: Key | None = None
     """Next configuration in the order of bounds, which has this bound; None: there is no order."""
@@ -58,12 +57,12 @@ def min_rest(rests: Iterable[Rest]) -> Rest:
     return min(unlisted, key=lambda rest: (rest.bound, rest.key is not None), default=NONE_LEFT)
 
 
-def bounds_of_all(listed: Iterable[Fraction], rest: Rest) -> Complete[Fraction]:
+def bounds_of_all(listed: Iterable[int], rest: Rest) -> Complete[int]:
     """Bounds that cover a space: of the listed configurations, and of the rest."""
     bounds = list(listed)
     return Complete([*bounds, rest.bound] if isinstance(rest, Unlisted) else bounds)
 
 
-def lower_bound_of(bounds: Complete[Fraction]) -> Fraction | None:
+def lower_bound_of(bounds: Complete[int]) -> int | None:
     """Lower bound of a space that these bounds cover; None: no configuration is feasible."""
     return min(bounds.members, default=None)

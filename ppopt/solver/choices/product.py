@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from fractions import Fraction
 from itertools import zip_longest
 
 from ppopt.problem.pipeline import Pipeline
@@ -60,7 +59,7 @@ class ProductChoice(Choice):
                 return (*prefix, *own)
         return None
 
-    def min_bound(self, prefix: Key) -> Fraction:
+    def min_bound(self, prefix: Key) -> int:
         """Lower bound of the configurations of a choice."""
         return self.inner[prefix].lower_bound
 
@@ -72,15 +71,15 @@ class ProductChoice(Choice):
                 configuration.key = (*prefix, *configuration.key)
                 yield configuration
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound the configurations of every choice until the deadline."""
         for index, choice in enumerate(self.inner.values()):
             choice.bound(deadline.share(1 / (len(self.inner) - index)), ceiling)
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all choices."""
-        return min(map(self.min_bound, self.inner), default=Fraction(0))
+        return min(map(self.min_bound, self.inner), default=0)
 
     def listed(self) -> Enumeration[Key]:
         """Configurations of all choices; complete if every choice lists all of its own."""
@@ -101,18 +100,18 @@ class ProductChoice(Choice):
         prefix, choice, own = self._of(key)
         yield from _keys(prefix, choice.moves(own))
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted configurations of the choice with the minimum bound."""
         return min_rest(self._rest_of(prefix, known, ceiling) for prefix in self.inner)
 
-    def _rest_of(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def _rest_of(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted configurations of one choice, with their prefix."""
         rest = self.rest_of_choice(prefix, _Own(prefix, known), ceiling)
         if isinstance(rest, Complete) or rest.key is None:
             return rest
         return Unlisted(rest.bound, (*prefix, *rest.key))
 
-    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted configurations of one choice; `known` and the result have no prefix."""
         return self.inner[prefix].rest(known, ceiling)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from fractions import Fraction
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
@@ -36,7 +37,9 @@ def result_of(
         status=_status(state),
         schedule=None,
         value=None if best is None else best.value,
-        lower_bound=None if state.infeasible else state.lower_bound * batches,
+        lower_bound=None
+        if state.infeasible
+        else Fraction(state.lower_bound * batches, problem.pipeline.grid),
         proof=choice.proof(state) + ("" if state.infeasible else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,

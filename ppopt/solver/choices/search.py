@@ -68,19 +68,19 @@ class ConfigurationSearch:
         options: SolveOptions,
         *,
         start_schedules: Sequence[Schedule] = (),
-        lower_bound: Fraction = Fraction(0),
-        ceiling: Callable[[], Fraction | None] = lambda: None,
+        lower_bound: int = 0,
+        ceiling: Callable[[], int | None] = lambda: None,
         grace: float = 0.0,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
-        configurations was proved earlier, in the user's unit. `ceiling` returns the cutoff: values
+        configurations was proved earlier. `ceiling` returns the cutoff: values
         at or above it are useless. Without a schedule, the search continues for `grace` seconds
         after the deadline.
         """
         self.choice, self._problem, self._options = choice, problem, options
-        self._params = options.params.configurations
+        self._params, self._grid = options.params.configurations, problem.pipeline.grid
         self._random = Random(options.seed)
         self._ceiling, self._grace = ceiling, grace
         self._hint: HintRecord | None = None
@@ -123,7 +123,7 @@ class ConfigurationSearch:
         self._waiting: dict[Key, tuple[Configuration, int]] = {}
         """Configurations whose search has no result yet, with their levels before."""
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound all configurations before any is searched; see `Choice.bound`."""
         self.choice.bound(deadline, ceiling)
         self.enumerate_listed()
@@ -322,7 +322,7 @@ class ConfigurationSearch:
             ):
                 return
 
-    def _raise_bound_of(self, configuration: Configuration, value: Fraction) -> float:
+    def _raise_bound_of(self, configuration: Configuration, value: int) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
         self._refine(configuration)
         if not self._is_open(configuration):
@@ -336,11 +336,11 @@ class ConfigurationSearch:
             configuration.bounding = SubsetBounding(
                 problem, self._options.params.subset, self._strongest
             )
-        ticks, bounding, work = problem.pipeline.ticks, configuration.bounding, 0.0
+        bounding, work = configuration.bounding, 0.0
         assert bounding is not None
         if not bounding.exhausted:
             work = bounding.run(
-                ceil(value * configuration.batches * ticks.per_unit),
+                problem.pipeline.off_grid(value * configuration.batches),
                 self._params.bounding_step,
                 self._left,
                 lambda: self._over,
@@ -348,7 +348,7 @@ class ConfigurationSearch:
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
-        configuration.raise_bound(ticks.time(bounding.bound))
+        configuration.raise_bound(problem.pipeline.on_grid(bounding.bound))
         self._raise_bound()
         return max(work, self._params.min_work)
 
@@ -464,7 +464,7 @@ class ConfigurationSearch:
             return True
         return self._stopped(f"{self.choice.name}s", value)
 
-    def _is_beaten(self, bound: Fraction) -> bool:
+    def _is_beaten(self, bound: int) -> bool:
         """Whether a bound reaches the cutoff."""
         ceiling = self._ceiling()
         return ceiling is not None and bound >= ceiling
@@ -472,7 +472,7 @@ class ConfigurationSearch:
     def _cutoff(self, configuration: Configuration) -> Fraction | None:
         """Bound of a configuration, for all its microbatches, from which on it is useless."""
         values = [value for value in (self.state.value, self._ceiling()) if value is not None]
-        return min(values) * configuration.batches if values else None
+        return Fraction(min(values) * configuration.batches, self._grid) if values else None
 
     def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
         """Whether the caller ends the search."""
@@ -621,7 +621,7 @@ class ConfigurationSearch:
         configuration.refined, problem = True, self._tasks.problem(configuration)
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
-        configuration.raise_bound(problem.pipeline.ticks.time(bound))
+        configuration.raise_bound(problem.pipeline.on_grid(bound))
 
     @interrupts.deferred()
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
@@ -639,26 +639,29 @@ class ConfigurationSearch:
         self._waiting.pop(configuration.key, None)
         configuration.impossible |= result.status is Status.INFEASIBLE
         if result.lower_bound is not None:
-            configuration.raise_bound(result.lower_bound)
+            configuration.raise_bound(int(result.lower_bound * self._grid))
         self._keep_best(configuration, result)
         self.interrupted |= result.interrupted
 
     def _keep_best(self, configuration: Configuration, result: Result) -> None:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""
-        own = None if configuration.result is None else configuration.result.value
-        if result.value is None or (own is not None and result.value > own):
+        if result.value is None:
             return
-        configuration.result = result
-        value = configuration.value
-        if self.state.value is None or (value is not None and value < self.state.value):
+        value = int(result.value * self._grid) // configuration.batches
+        if configuration.value is not None and value > configuration.value:
+            return
+        configuration.result, configuration.value = result, value
+        if self.state.value is None or value < self.state.value:
             self.state.best = configuration
 
     # What is reported.
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
-        values = [known for known in (value, self.state.value) if known is not None]
-        spent = self._options.deadline.spent
-        return Progress(spent, phase, min(values, default=None), self.state.lower_bound)
+        best = self.state.value
+        values = [value, None if best is None else Fraction(best, self._grid)]
+        known = (each for each in values if each is not None)
+        bound = Fraction(self.state.lower_bound, self._grid)
+        return Progress(self._options.deadline.spent, phase, min(known, default=None), bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         value = None if state.value is None else state.value / configuration.batches
@@ -672,8 +675,8 @@ class ConfigurationSearch:
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration can no longer be better, or the caller ends the search."""
         own = None if state.value is None else state.value / configuration.batches
-        values = [value for value in (own, self.state.value) if value is not None]
-        bound = max(state.lower_bound / configuration.batches, configuration.bound)
-        if (values and bound >= min(values)) or self._is_beaten(bound):
+        proved = int(state.lower_bound * self._grid) // configuration.batches
+        bound, ends = max(proved, configuration.bound), (self.state.value, self._ceiling())
+        if any(end is not None and bound >= end for end in (own and own * self._grid, *ends)):
             return True
         return self._stopped(self.choice.describe(configuration.key), own)

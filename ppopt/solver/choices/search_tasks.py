@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import ceil
 from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
@@ -82,7 +81,7 @@ class SearchTasks:
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, its own schedule, and the best order of all."""
         bound = Bound(
-            ceil(configuration.bound * configuration.batches * problem.pipeline.ticks.per_unit),
+            problem.pipeline.off_grid(configuration.bound * configuration.batches),
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -32,7 +31,7 @@ class SinglePipeline(Choice):
         """Why no schedule is within the memory limits; None if one may exist."""
         self._known = device_bounds.known_bound(reduced, any_order=any_order)
         """One-device bound."""
-        self._bound = problem.pipeline.ticks.time(self._known.value)
+        self._bound = self._pipeline.on_grid(self._known.value)
 
     def pipeline(self, key: Key) -> Pipeline:  # noqa: ARG002
         """The pipeline."""
@@ -47,7 +46,7 @@ class SinglePipeline(Choice):
         return (Configuration(key, self._bound, self._impossible is not None) for key in keys)
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """One-device bound."""
         return self._bound
 

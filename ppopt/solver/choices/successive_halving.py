@@ -8,7 +8,6 @@ slice of time each, then the better half of them has longer slices, and so on (J
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from fractions import Fraction
 from itertools import islice
 from math import ceil
 
@@ -65,7 +64,7 @@ class Contenders:
         self._searched, self._params = searched, params
         self._improved: set[Key] = set()
         """Configurations that were contenders."""
-        self._stalled_at: Fraction | None = None
+        self._stalled_at: int | None = None
         """Best value when the last contender was improved in vain."""
 
     def among(self, configurations: Iterable[Configuration]) -> list[Configuration]:
@@ -75,17 +74,17 @@ class Contenders:
         pipeline in several groups. There are none if no configuration is new and the best one was
         improved in vain.
         """
-        rated = sorted(filter(self._is_useful, by_value(configurations)), key=_mean)
+        rated = sorted(filter(self._is_useful, by_value(configurations)), key=_sum)
         if self.stalled and all(map(self._is_best, rated)):
             return []
-        distinct: dict[tuple[Fraction | None, Fraction], Configuration] = {}
+        distinct: dict[tuple[int | None, int], Configuration] = {}
         for configuration in (*filter(self._is_best, rated), *rated):
             distinct.setdefault((configuration.value, configuration.bound), configuration)
-        limit = (1 + self._params.contender_margin) * min(map(_mean, rated), default=Fraction(0))
-        near = (each for each in distinct.values() if self._is_best(each) or _mean(each) <= limit)
+        limit = (1 + self._params.contender_margin) * min(map(_sum, rated), default=0)
+        near = (each for each in distinct.values() if self._is_best(each) or _sum(each) <= limit)
         return list(islice(near, self._params.contenders))
 
-    def note(self, improved: Sequence[Configuration], before: Fraction | None) -> None:
+    def note(self, improved: Sequence[Configuration], before: int | None) -> None:
         """Record that these were improved, from this best value of all."""
         self._improved.update(configuration.key for configuration in improved)
         if len(improved) == 1 and self._searched.value == before:
@@ -103,7 +102,7 @@ class Contenders:
         return self._is_best(configuration) or configuration.key not in self._improved
 
 
-def _mean(configuration: Configuration) -> Fraction:
-    """Mean of value and bound."""
+def _sum(configuration: Configuration) -> int:
+    """Sum of value and bound."""
     assert configuration.value is not None
-    return (configuration.value + configuration.bound) / 2
+    return configuration.value + configuration.bound

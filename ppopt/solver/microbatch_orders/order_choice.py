@@ -10,9 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
-from math import factorial, floor, prod
+from math import factorial, prod
 from random import Random
 
 from ppopt.problem.microbatches import GIVEN_ORDER
@@ -126,12 +125,12 @@ class OrderChoice(Choice):
 
     # Bounds.
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound all inner configurations."""
         self.inner.bound(deadline, ceiling)
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all inner configurations, in any order."""
         return self.inner.lower_bound
 
@@ -175,7 +174,7 @@ class OrderChoice(Choice):
         )
         return [indices[0] for indices in remaining if indices]
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted orders of the inner configuration with the minimum bound.
 
         Every call raises the bounds of a few inner configurations, which hold in any order.
@@ -197,7 +196,7 @@ class OrderChoice(Choice):
             self._refine(lowest)
             raised += 1
 
-    def _lowest_open(self, known: Container[Key], ceiling: Fraction | None) -> Configuration | None:
+    def _lowest_open(self, known: Container[Key], ceiling: int | None) -> Configuration | None:
         """Inner configuration with the minimum bound that has orders not in `known`."""
         while True:
             below = (
@@ -231,7 +230,7 @@ class OrderChoice(Choice):
         problem = self._problem_of(inner.key).reduced
         inner.impossible = device_bounds.infeasibility(problem.instance) is not None
         bound = device_bounds.known_bound(problem, any_order=True).value
-        inner.raise_bound(problem.pipeline.ticks.time(bound))
+        inner.raise_bound(problem.pipeline.on_grid(bound))
 
     def _problem_of(self, own: Key) -> Problem:
         """Problem of an inner configuration in the listed order."""
@@ -253,7 +252,7 @@ class OrderChoice(Choice):
             yield (*own, *self._listed_order)
             searches = self._searches_of(own) if number < MAX_FIRST else []
             if searches:
-                bound = floor(self._of([own])[0].bound * self.inner.pipeline(own).ticks.per_unit)
+                bound = self.inner.pipeline(own).off_grid(self._of([own])[0].bound)
                 for search in searches:
                     yield (*own, *self._representative(search.run(evaluations, bound).order))
                 searches.sort(key=lambda search: search.best)
@@ -341,6 +340,6 @@ class OrderChoice(Choice):
         fits = any(not inner.impossible for inner in self._bounded.values())
         if fits or isinstance(rest, Unlisted):
             return ""
-        excluded = SearchedConfigurations(Fraction(0), dict(self._bounded))
+        excluded = SearchedConfigurations(0, dict(self._bounded))
         excluded.raise_to(Complete())
         return f": {self.inner.proof(excluded)}"

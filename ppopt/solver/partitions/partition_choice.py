@@ -12,7 +12,6 @@ from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
-from math import ceil
 
 from ppopt.problem import exact
 from ppopt.problem.partition import all_by_rule
@@ -58,32 +57,30 @@ class BoundedPartitions(Choice):
         self._bounding = ResumableBounding(self._space)
         self._order: PartitionOrder | None = None
 
-    def bound(self, deadline: Deadline, ceiling: Fraction | None = None) -> None:
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
-        max_bound = None if ceiling is None else int(ceiling * self._ticks.per_unit)
+        max_bound = None if ceiling is None else self._in_ticks(ceiling)
         bounds, order = self._bounding.run(deadline, self._deadline, max_bound), self._order
         if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Minimum bound of all partitions; 0 if none is within the memory limits."""
         if self._bounds is None:
             return self._time(quick_bound(self._space))
-        return (
-            self._time(self._bounds.min_bound) if self._bounds.min_bound < FOREVER else Fraction(0)
-        )
+        return self._time(self._bounds.min_bound) if self._bounds.min_bound < FOREVER else 0
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Next configuration in the order of bounds; without an order, the minimum bound."""
         if self._bounds is not None and self._bounds.min_bound == FOREVER:
             return NONE_LEFT
         if self._order is None:
             return Unlisted(self.lower_bound)
-        max_bound = None if ceiling is None else ceil(ceiling * self._ticks.per_unit) - 1
+        max_bound = None if ceiling is None else self._in_ticks(ceiling - 1)
         try:
             return self._following(self._order, known, max_bound)
         except TimeoutError:
@@ -135,8 +132,13 @@ class BoundedPartitions(Choice):
         """Partitions by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
-    def _time(self, ticks: int) -> Fraction:
-        return Fraction(ticks, self._ticks.per_unit)
+    def _time(self, ticks: int) -> int:
+        """A bound in ticks of the grid."""
+        return ticks * self._base.grid // self._ticks.per_unit
+
+    def _in_ticks(self, time: int) -> int:
+        """Largest bound in ticks of the space that is no more than a time of the grid."""
+        return ((time + 1) * self._ticks.per_unit - 1) // self._base.grid
 
 
 class PartitionChoice(BoundedPartitions):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from random import Random
 
 from ppopt.problem import exact
@@ -62,7 +61,7 @@ class PlacementChoice(Choice):
         return self._space.listed
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all placements."""
         return self._space.lower_bound
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
-from fractions import Fraction
 from itertools import islice
 
 from ppopt.errors import NotApplicableError
@@ -72,7 +71,7 @@ class PlacementProduct(ProductChoice):
         return [hosts] if hosts in self.inner else []
 
     @property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all placements."""
         known = super().lower_bound
         return known if self._omitted_bound is None else min(known, self._omitted_bound)
@@ -88,7 +87,7 @@ class PlacementProduct(ProductChoice):
             ):
                 yield (*neighbour, *same)
 
-    def rest(self, known: Container[Key], ceiling: Fraction | None) -> Rest:
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted configurations of all placements, including the omitted ones."""
         rest = super().rest(known, ceiling)
         if self._omitted_bound is None:
@@ -116,7 +115,7 @@ class PlacementProduct(ProductChoice):
         )
 
 
-def _bound_of_all(problem: Problem) -> Fraction:
+def _bound_of_all(problem: Problem) -> int:
     """Lower bound of all placements with any partition and recompute."""
     pipeline = problem.pipeline
     model = pipeline.model.recomputing(lambda _: False)

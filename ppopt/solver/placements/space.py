@@ -211,7 +211,7 @@ class PlacementSpace:
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
         return [
-            Configuration(key, Fraction(bound, self._per_unit), impossible=not fits)
+            Configuration(key, self._time(bound), impossible=not fits)
             for key, bound, fits in zip(keys, bounds.tolist(), fit.tolist(), strict=True)
         ]
 
@@ -237,6 +237,10 @@ class PlacementSpace:
     @property
     def _speeds(self) -> set[Fraction]:
         return set(self._base.device_speed)
+
+    def _time(self, ticks: int) -> int:
+        """A lower bound in ticks of the grid."""
+        return ticks * self._base.grid // self._per_unit
 
     @cached_property
     def _per_unit(self) -> int:
@@ -363,8 +367,8 @@ class PlacementSpace:
         return fits
 
     @cached_property
-    def lower_bound(self) -> Fraction:
-        """Lower bound of all placements, in the user's unit.
+    def lower_bound(self) -> int:
+        """Lower bound of all placements, in ticks of the grid.
 
         If every placement has its own partition, it is the bound over all placements of single
         layers, whether or not the layers of a stage share a device. It is the maximum of four
@@ -386,7 +390,7 @@ class PlacementSpace:
         if base.overlap is not None:
             kinds = [forward[:, fastest], self._gradient_time[:, fastest]]
         share = [speed / base.device_speed[fastest] for speed in base.device_speed]
-        total = Fraction(pieces * max(int(work.sum()) for work in kinds))
+        total = pieces * max(int(work.sum()) for work in kinds)
         if self._problem.objective is not Objective.DEVICE_SPAN:
             shares = sorted(share, reverse=True)
             total += sum(map(mul, self._waits(fastest), shares))
@@ -395,13 +399,10 @@ class PlacementSpace:
         all_backwards = all(base.has_operations[OpKind.B])
         if self._problem.objective is Objective.DEVICE_SPAN and not all_backwards:
             path = 0
-        speed: Fraction = sum(share, Fraction(0))
         capacity_bounds = [pieces * _min_capacity_time(work.tolist(), share) for work in kinds]
         heaviest = pieces * max(int(work.max()) for work in kinds)
-        return (
-            max(total / speed, *capacity_bounds, Fraction(heaviest), Fraction(int(path)))
-            / self._per_unit
-        )
+        bound = max(total / sum(share), *capacity_bounds, heaviest, int(path))
+        return int(bound * base.grid / self._per_unit)
 
     def _layer_problem(self) -> Problem:
         """The problem whose stages are single layers; layers with phases only compute."""

@@ -52,8 +52,8 @@ class DeviceOption(NamedTuple):
     """Time added to all backwards of these stages, in the user's unit."""
     moving: Fraction
     """Time of all of their moves to the host, each way."""
-    bound: Fraction
-    """Lower bound of the schedules with this option, in the user's unit."""
+    bound: int
+    """Lower bound of the schedules with this option, in ticks of the grid."""
 
 
 SPACES = {"recompute": RECOMPUTE, "offload": OFFLOAD}
@@ -104,7 +104,7 @@ class RecomputeChoice(Choice):
         )  # fmt: skip
         self._fronts = [self._choices.front(*ends) for ends in ends_of(self._base.counts)]
         self._shortest_bounds = [
-            self._computed_bound(device, self._minima(device)) or Fraction(0)
+            self._computed_bound(device, self._minima(device)) or 0
             for device in range(self._base.num_devices)
         ]
         """Bounds per device that hold for all of its options."""
@@ -206,7 +206,7 @@ class RecomputeChoice(Choice):
         combinations = prod(len(front.options) for front in fronts)
         return combinations <= MAX_DEVICE_OPTIONS and all(front.complete for front in fronts)
 
-    def _bounds_of(self, device: int) -> list[Fraction]:
+    def _bounds_of(self, device: int) -> list[int]:
         """Bounds whose minimum holds for all options of a device; none: no option fits."""
         if self._enumerated(device):
             return [option.bound for option in self.devices[device]]
@@ -216,7 +216,7 @@ class RecomputeChoice(Choice):
         bounds = (self._bound_of(device, options) for options in product(*merged))
         return [bound for bound in bounds if bound is not None]
 
-    def _bound_of(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
+    def _bound_of(self, device: int, options: Sequence[StageOption]) -> int | None:
         """Lower bound with these options of a device; None if one microbatch does not fit.
 
         After the deadline, the bound that holds for all options.
@@ -232,14 +232,14 @@ class RecomputeChoice(Choice):
             for option in merged_options(front.relaxed, 1)
         ]
 
-    def _computed_bound(self, device: int, options: Sequence[StageOption]) -> Fraction | None:
+    def _computed_bound(self, device: int, options: Sequence[StageOption]) -> int | None:
         pipeline = self._with_options(self._base.hosted[0][device], options)
         problem = replace(self._problem, pipeline=pipeline).reduced
         if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return None
         routes = [RouteTimes(problem.relaxed.instance, 0)]
         bound = one_device_bound(routes, device, self._problem.objective).value
-        return pipeline.ticks.time(bound)
+        return pipeline.on_grid(bound)
 
     @property
     def size(self) -> int:
@@ -247,10 +247,10 @@ class RecomputeChoice(Choice):
         return prod(map(len, self.devices))
 
     @cached_property
-    def lower_bound(self) -> Fraction:
+    def lower_bound(self) -> int:
         """Lower bound of all assignments; 0 if there is none."""
         if self._none:
-            return Fraction(0)
+            return 0
         return max(map(min, self._bounds))
 
     def assignments(self) -> Iterator[Key]:

@@ -166,7 +166,7 @@ def test_a_bound_counts_the_work_of_all_microbatches() -> None:
         choice = choice_of(problem, Deadline.after(60))
         assert choice is not None
         choice.bound(Deadline.after(60))
-        assert choice.lower_bound == bound
+        assert choice.lower_bound == bound * pipeline.grid
 
 
 @pytest.mark.parametrize(

@@ -155,4 +155,4 @@ def test_without_time_for_all_placements_some_are_set_up(field: str) -> None:
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     candidates = choice_of(problem, Deadline.after(0))
     assert candidates is not None
-    assert candidates.lower_bound <= least_value(pipeline, fused=False)
+    assert candidates.lower_bound <= pipeline.grid * least_value(pipeline, fused=False)

@@ -97,6 +97,7 @@ def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction
     all_of_them = PlacementSpace(problem(cluster, goal))
     for configuration in all_of_them.configurations(wanted):
         value = wanted[configuration.key]
+        value = value and value * all_of_them.pipeline(configuration.key).grid
         assert value is None or (configuration.bound <= value and not configuration.impossible), (
             cluster,
             configuration,
@@ -263,7 +264,7 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     """
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
     space = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
-    assert space.lower_bound == 144
+    assert space.lower_bound == 144 * pipeline.grid
     result = solve(
         pipeline,
         placement="search",
@@ -283,8 +284,9 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
     for hosts in space.listed.members[::2]:
         placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
-        assert space.lower_bound <= placed.value
-        assert space.configurations([hosts])[0].bound <= placed.value
+        value = placed.value * pipeline.grid
+        assert space.lower_bound <= value
+        assert space.configurations([hosts])[0].bound <= value
 
 
 def test_too_many_placements_are_not_enumerated(monkeypatch: pytest.MonkeyPatch) -> None:
