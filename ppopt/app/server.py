@@ -29,7 +29,7 @@ from ppopt.app.page import app_page
 from ppopt.app.query import Query
 from ppopt.app.search_process import SearchProcess, Task
 from ppopt.errors import InputError, NotApplicableError, RunError
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import gap_of, plain, plain_or_none
 from ppopt.report.numbers import measured, percent
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import describe_status
@@ -161,14 +161,14 @@ def _describe_progress(state: Progress, unit: str | None) -> str:
     value = "no schedule yet" if state.value is None else measured(plain(state.value), unit)
     text = f"{value}, lower bound {measured(plain(state.lower_bound), unit)}"
     if state.value:
-        text += f", gap {percent(1 - state.lower_bound / state.value)}"
+        text += f", gap {percent(gap_of(state.value, state.lower_bound))}"
     return f"{text} ({state.phase}, {state.seconds:.1f} s)"
 
 
 def _describe_result(result: Result) -> str:
     if result.value is None:
         return f"{result.status.value}: {result.proof}"
-    bound, gap = plain_or_none(result.lower_bound), plain_or_none(result.gap)
+    bound, gap = plain_or_none(result.lower_bound), result.gap
     report = ScheduleReport(status=result.status.value, lower_bound=bound, gap=gap)
     value = measured(plain(result.value), result.pipeline.time_unit)
     return f"{value}, {describe_status(report)}: {result.proof}"

@@ -11,6 +11,7 @@ from fractions import Fraction
 from threading import Event, Lock, Thread
 from time import monotonic
 
+from ppopt.problem.exact import gap_of
 from ppopt.report.numbers import number, percent
 from ppopt.solver.result import Progress
 
@@ -72,9 +73,9 @@ def _parts(state: Progress | str | None) -> list[str]:
         return [state or "starting"]
     if state.value is None:
         return ["nothing found yet", state.phase, f"bound {_short(state.lower_bound)}"]
-    gap = (state.value - state.lower_bound) / state.value if state.value else Fraction(0)
+    gap = percent(gap_of(state.value, state.lower_bound), ROUND_CEILING)
     return [
-        f"best {_short(state.value)}, gap {percent(gap, ROUND_CEILING)}",
+        f"best {_short(state.value)}, gap {gap}",
         state.phase,
         "Ctrl-C keeps the best",
         f"bound {_short(state.lower_bound)}",

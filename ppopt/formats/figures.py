@@ -257,14 +257,14 @@ def measured(schedule: Schedule) -> dict[str, Any]:
         "value": metrics.value(objective),
         "makespan": metrics.makespan,
         "device_span": metrics.device_span,
-        "bubble_rate": plain(metrics.bubble_rate(objective)),
-        "bubble_overhead": plain(metrics.bubble_overhead),
+        "bubble_rate": metrics.bubble_rate(objective),
+        "bubble_overhead": metrics.bubble_overhead,
         "peak_memory": list(metrics.peak_memory),
         "fits_limit": schedule.fits_limits,
         **_pipeline_figures(schedule.pipeline),
-        "tokens_per_second": plain_or_none(tokens),
-        "tokens_per_second_per_device": None if tokens is None else plain(tokens / devices),
-        "mfu": plain_or_none(mfu),
+        "tokens_per_second": tokens,
+        "tokens_per_second_per_device": None if tokens is None else tokens / devices,
+        "mfu": mfu,
     }
 
 

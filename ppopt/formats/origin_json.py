@@ -117,7 +117,7 @@ def _hint(value: object) -> HintRecord:
     gain = fields["gain"]
     return HintRecord(
         value=within("value", _figure, fields["value"]),
-        gain=None if gain is None else within("gain", _figure, gain),
+        gain=None if gain is None else within("gain", finite, gain),
         fits_limit=within("fits_limit", flag, fields["fits_limit"]),
         peak_memory=_entries("peak_memory", fields["peak_memory"], _figure),
         notes=_entries("notes", fields["notes"], text),
@@ -146,7 +146,7 @@ _READERS: dict[str, Callable[[object], Any]] = {
     "status": text,
     "value": _figure,
     "lower_bound": _figure,
-    "gap": _figure,
+    "gap": finite,
     "proof": text,
     "certificate": certificate_from_object,
     "seed": _integer,

@@ -95,7 +95,7 @@ def _about(schedule: Schedule, unit: str) -> Event:
         "stages": pipeline.num_stages,
         "microbatches": pipeline.batches,
         "makespan": exact.plain(pipeline.ticks.time(makespan)),
-        **{name: exact.plain(value) for name, value in yields.items() if value is not None},
+        **{name: value for name, value in yields.items() if value is not None},
     }
 
 

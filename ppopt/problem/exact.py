@@ -128,6 +128,18 @@ def plain_or_none(value: Fraction | None) -> int | float | None:
     return None if value is None else plain(value)
 
 
+def ratio(part: Fraction | int, whole: Fraction | int) -> int | float:
+    """A part of a whole as a number for JSON and display; 0 if the whole is 0."""
+    return plain(Fraction(part) / whole) if whole else 0
+
+
+def gap_of(value: Fraction | int | None, lower_bound: Fraction | int | None) -> int | float | None:
+    """(value - lower_bound) / value; None if either is unknown."""
+    if value is None or lower_bound is None:
+        return None
+    return ratio(value - lower_bound, value)
+
+
 def whole(ticks: Fraction) -> int:
     """Ticks as an integer; asserts that they are whole."""
     assert ticks.denominator == 1, f"{ticks} ticks are not whole"

@@ -517,13 +517,13 @@ class Pipeline(PipelineFields):
         speeds = lcm(*(speed.numerator for speed in self.device_speed))
         return PARTS * table.per_unit * speeds * prod(map(microbatches.denominator, factors))
 
-    def on_grid(self, time: int) -> int:
-        """A time in ticks of the grid."""
-        return time * self.grid // self.ticks.per_unit
+    def on_grid(self, time: int, per_unit: int = 0) -> int:
+        """A time in ticks of the grid, rounded down; `per_unit`: its own ticks, if it has some."""
+        return time * self.grid // (per_unit or self.ticks.per_unit)
 
-    def off_grid(self, time: int) -> int:
-        """Smallest number of ticks that is no less than a time of the grid."""
-        return -(-time * self.ticks.per_unit // self.grid)
+    def off_grid(self, time: int, per_unit: int = 0) -> int:
+        """Smallest number of ticks, as for `on_grid`, that is no less than a time of the grid."""
+        return -(-time * (per_unit or self.ticks.per_unit) // self.grid)
 
     @cached_property
     def ticks(self) -> Ticks:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from ppopt.problem.exact import plain_or_none
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -52,8 +51,8 @@ def _row(
     search = comparison.search(row)
     compared: dict[str, Any] = {
         "fits_limit": row.fits_limit,
-        "ratio_to_best": plain_or_none(row.ratio_to_best),
-        "ratio_to_optimum": plain_or_none(row.ratio_to_optimum),
+        "ratio_to_best": row.ratio_to_best,
+        "ratio_to_optimum": row.ratio_to_optimum,
         "optimum_proved": row.optimum_proved,
         "communication": row.communication,
     }

@@ -11,6 +11,7 @@ import numpy as np
 
 from ppopt.errors import InputError
 from ppopt.formats.figures import known
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.kinds import Kind, ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.report.drawing import drawn_kinds
@@ -36,7 +37,7 @@ class TimeUse(NamedTuple):
     @property
     def idle(self) -> Fraction:
         """Share of idle time."""
-        return sum(self.causes.values(), Fraction(0))
+        return sum(self.causes.values(), ZERO)
 
 
 class PageSchedule(NamedTuple):

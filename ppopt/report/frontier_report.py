@@ -8,7 +8,7 @@ from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.formats.figures import known
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import percent, significant
 from ppopt.report.placement_text import describe_choices, explain_routes, placement_of
@@ -66,7 +66,7 @@ def report_frontier(frontier: Frontier, share: Fraction | None = None) -> Fronti
             baseline.schedule,
             baseline.seconds,
             memory=plain(baseline.memory),
-            ratio_to_best=plain_or_none(baseline.ratio),
+            ratio_to_best=baseline.ratio,
         )
         for baseline in frontier.baselines
     ]

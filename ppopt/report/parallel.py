@@ -11,7 +11,6 @@ from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
-from ppopt.problem.exact import plain
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, left, table_of
 from ppopt.report.headline_table import describe_headline, headline_object
@@ -193,7 +192,7 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
         ]
     rate, bound = map(plan.tokens_per_second, (plan.value, plan.lower_bound))
     if bound is not None:
-        gap = "" if plan.gap is None else f", gap {percent(plain(plan.gap))}"
+        gap = "" if plan.gap is None else f", gap {percent(plan.gap)}"
         lines.append(
             f"tokens/s per GPU: {significant(rate)}; no combination above {significant(bound)}{gap}"
         )

@@ -13,7 +13,7 @@ from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.origin_json import json_object
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
@@ -43,7 +43,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
         status=plan.status.value,
         value=plain_or_none(plan.value),
         lower_bound=plain_or_none(plan.lower_bound),
-        gap=plain_or_none(plan.gap),
+        gap=plan.gap,
         proof=plan.proof,
         certificate=None,
         solve_seconds=round(plan.solve_seconds, 3),
@@ -148,7 +148,7 @@ def _baseline_object(baseline: PlanBaseline, plan: Plan) -> dict[str, Any]:
 
 def speedup_over(baseline: PlanBaseline, plan: Plan) -> float | None:
     """How many times the throughput of a baseline a plan has; None without a schedule."""
-    return plain(baseline.value / plan.value) if plan.value else None
+    return ratio(baseline.value, plan.value) if plan.value else None
 
 
 def trainer_text(plan: Plan) -> dict[str, str | None]:

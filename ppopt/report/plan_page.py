@@ -10,7 +10,7 @@ from html import escape
 from typing import Any
 
 from ppopt.formats.figures import limits
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
 from ppopt.report.columns import Html, html_table, left
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
@@ -108,7 +108,7 @@ def _cards(plan: Plan) -> str:
         ),
         (
             "gap",
-            percent(plain_or_none(plan.gap), ROUND_CEILING),
+            percent(plan.gap, ROUND_CEILING),
             f"over the whole space; {low}",
             measured(plain(plan.lower_bound), time),
         ),

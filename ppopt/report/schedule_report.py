@@ -81,7 +81,7 @@ class OperationsAlone(NamedTuple):
         """Figures of the loss of a schedule, in the user's unit."""
         time = schedule.pipeline.ticks.time
         own, lowered = plain(time(loss.own)), plain(time(loss.lowered))
-        return cls(own, lowered, round(float(loss.share), 6))
+        return cls(own, lowered, round(loss.share, 6))
 
 
 _Q = Quantity
@@ -246,7 +246,7 @@ def _claims(origin: Origin) -> dict[str, Any]:
         "strategy": origin.strategy,
         "status": origin.status,
         "lower_bound": number(origin.lower_bound),
-        "gap": number(origin.gap),
+        "gap": origin.gap,
         "proof": origin.proof,
         "certificate": origin.certificate,
         "backward_kind": None if kind is None else kind.value,

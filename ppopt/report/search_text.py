@@ -78,7 +78,7 @@ def describe_imbalance(report: ScheduleReport) -> str:
     stages = imbalance.stages
     busiest = f"stage {stages[0]}" if len(stages) == 1 else f"device {imbalance.device}"
     points = percent(imbalance.idle_share).removesuffix(" %")
-    ratio = f"{float(imbalance.times_mean):.3g}x the mean work"
+    ratio = f"{imbalance.times_mean:.3g}x the mean work"
     text = f"{points} points of it from imbalance ({busiest} has {ratio})"
     if imbalance.relief is None:
         return text

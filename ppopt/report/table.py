@@ -203,7 +203,7 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
         return Column(cause, lambda row: share(of_all(row)))
 
     def forced(row: ScheduleReport) -> float:
-        return 100 * float(row.imbalance.idle_share) if row.imbalance else 0
+        return 100 * row.imbalance.idle_share if row.imbalance else 0
 
     causes = [
         cause.label for cause in Cause if any(cause.label in (row.idle or ()) for row in rows)

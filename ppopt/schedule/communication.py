@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from itertools import zip_longest
 from typing import NamedTuple
 
@@ -17,6 +16,7 @@ import numpy as np
 
 from ppopt.errors import DeadlockError, InputError
 from ppopt.problem.arrays import Ints
+from ppopt.problem.exact import ratio
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
@@ -411,9 +411,9 @@ class Loss(NamedTuple):
     """As PyTorch lowers its operations alone."""
 
     @property
-    def share(self) -> Fraction:
+    def share(self) -> float:
         """Loss of a file with operations alone: lowered / own - 1."""
-        return Fraction(self.lowered, self.own) - 1
+        return ratio(self.lowered - self.own, self.own)
 
 
 MAX_LOWERED = 100_000

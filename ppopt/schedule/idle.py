@@ -20,14 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from enum import IntEnum
-from fractions import Fraction
 from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, ratio
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.resources import resources_of
@@ -198,12 +197,12 @@ def by_cause(schedule: Schedule) -> dict[str, list[int | float]]:
     return {cause.label: [plain(unit(row[cause])) for row in table] for cause in causes}
 
 
-def share(schedule: Schedule) -> dict[str, Fraction]:
+def share(schedule: Schedule) -> dict[str, int | float]:
     """Idle time by label of the cause, all devices together, as a share of devices x makespan."""
     table = totals(idle(schedule), schedule.pipeline.num_devices).sum(axis=0).tolist()
     total = schedule.pipeline.num_devices * _last(schedule)
     causes = Cause.of(schedule.pipeline)
-    return {cause.label: Fraction(table[cause], total or 1) for cause in causes}
+    return {cause.label: ratio(table[cause], total) for cause in causes}
 
 
 def _of_device(

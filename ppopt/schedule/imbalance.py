@@ -8,10 +8,10 @@ device, belongs to the schedule: ramps, delays, waits. Both add up to all idle t
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from typing import NamedTuple
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import ratio
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import timing
@@ -24,7 +24,7 @@ class Relief(NamedTuple):
 
     layers: int
     """Number of layers that it puts on another device."""
-    gain: Fraction
+    gain: float
     """By which share the same order has more throughput with it: old makespan / new - 1."""
 
 
@@ -35,11 +35,11 @@ class Imbalance(NamedTuple):
     """The busiest device, the first of several."""
     stages: tuple[int, ...]
     """Its stages."""
-    times_mean: Fraction
+    times_mean: float
     """Its work divided by the mean of all devices."""
-    idle_share: Fraction
+    idle_share: float
     """Idle time that is imbalance: (devices x its work - all work) / (devices x makespan)."""
-    of_idle_share: Fraction
+    of_idle_share: float
     """All idle time: 1 - all work / (devices x makespan)."""
     relief: Relief | None
     """None if the same order is not faster with it; if the order would then exceed the memory
@@ -59,9 +59,9 @@ def imbalance(schedule: Schedule) -> Imbalance:
     return Imbalance(
         device=device,
         stages=tuple(sorted(hosted)),
-        times_mean=Fraction(devices * max_work, work or 1),
-        idle_share=Fraction(devices * max_work - work, total or 1),
-        of_idle_share=Fraction(total - work, total or 1),
+        times_mean=ratio(devices * max_work, work),
+        idle_share=ratio(devices * max_work - work, total),
+        of_idle_share=ratio(total - work, total),
         relief=_relief(schedule),
     )
 
@@ -76,7 +76,7 @@ def _relief(schedule: Schedule) -> Relief | None:
         return None
     order = portable(schedule)
     now, then = (timing.schedule(placed, order) for placed in (pipeline, balanced))
-    gain = _makespan(now) / _makespan(then) - 1
+    gain = now.metrics.makespan / then.metrics.makespan - 1
     if gain <= 0 or (schedule.fits_limits and not then.fits_limits):
         return None
     pairs = zip(_devices_of_layers(pipeline), _devices_of_layers(balanced), strict=True)
@@ -84,18 +84,14 @@ def _relief(schedule: Schedule) -> Relief | None:
     return Relief(num_moved, gain)
 
 
-def _makespan(schedule: Schedule) -> Fraction:
-    return schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-
-
-def _max_work(pipeline: Pipeline) -> Fraction:
+def _max_work(pipeline: Pipeline) -> float:
     """Time of F and BW of all microbatches on the busiest device, in the user's unit."""
     instance = Instance.of(pipeline, BackwardKind.WHOLE)
     work = (
         sum(sum(instance.times(class_id)) for class_id in class_ids)
         for class_ids in instance.hosted
     )
-    return pipeline.ticks.time(max(work))
+    return ratio(max(work), pipeline.ticks.per_unit)
 
 
 def _devices_of_layers(pipeline: Pipeline) -> list[int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from itertools import pairwise
 from typing import Literal, NamedTuple
 
@@ -11,7 +10,7 @@ import numpy as np
 from ppopt.problem import units
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import ratio
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
@@ -61,7 +60,7 @@ class Metrics(NamedTuple):
     def peak_memory(self) -> tuple[int | float, ...]:
         """Peak memory of each device, static memory included."""
         unit = self.memory_ticks_per_unit
-        return tuple(plain(Fraction(peak, unit)) for peak in self.peak_memory_ticks)
+        return tuple(ratio(peak, unit) for peak in self.peak_memory_ticks)
 
     def value(self, objective: Objective) -> int | float:
         """Makespan or device span, as the objective says."""
@@ -72,17 +71,16 @@ class Metrics(NamedTuple):
         makespan = objective is Objective.MAKESPAN
         return self.makespan_ticks if makespan else self.device_span_ticks
 
-    def bubble_rate(self, objective: Objective) -> Fraction:
+    def bubble_rate(self, objective: Objective) -> int | float:
         """Idle share of the device time: 1 - busy / (devices x value)."""
         total = len(self.busy_ticks) * self.value_ticks(objective)
-        return 1 - Fraction(sum(self.busy_ticks), total) if total else Fraction(0)
+        return ratio(total - sum(self.busy_ticks), total)
 
     @property
-    def bubble_overhead(self) -> Fraction:
+    def bubble_overhead(self) -> int | float:
         """Idle over busy device time, on makespan (Megatron's t_pb / t_id)."""
         busy = sum(self.busy_ticks)
-        idle = len(self.busy_ticks) * self.makespan_ticks - busy
-        return Fraction(idle, busy) if busy else Fraction(0)
+        return ratio(len(self.busy_ticks) * self.makespan_ticks - busy, busy)
 
     def __repr__(self) -> str:
         peaks = " ".join(map(str, self.peak_memory))
@@ -90,7 +88,7 @@ class Metrics(NamedTuple):
         return f"Metrics({spans}, peak memory {peaks})"
 
     def _time(self, ticks: int) -> int | float:
-        return plain(Fraction(ticks, self.ticks_per_unit))
+        return ratio(ticks, self.ticks_per_unit)
 
 
 def metrics(schedule: Timetable) -> Metrics:
@@ -131,9 +129,9 @@ def _of_devices(schedule: Timetable) -> Operations:
 class Throughput(NamedTuple):
     """Throughput per second; None if the pipeline does not state enough."""
 
-    tokens_per_second: Fraction | None
+    tokens_per_second: float | None
     """Of all devices together."""
-    mfu: Fraction | None
+    mfu: float | None
     """Model FLOPs utilisation: FLOPs that the model needs, over what the devices could do in that
     time (PaLM, arXiv 2204.02311, appendix B)."""
 
@@ -147,12 +145,13 @@ def throughput(pipeline: Pipeline, value: int) -> Throughput:
     if pipeline.time_unit is None:
         return Throughput(None, None)
     seconds = pipeline.ticks.time(value) * units.SCALES["time"][pipeline.time_unit]
-    per_second = pipeline.batches / seconds
     tokens, flops = pipeline.tokens_per_microbatch, pipeline.flops_per_microbatch
     peak = pipeline.peak_flops
     return Throughput(
-        None if tokens is None else tokens * per_second,
-        None if None in (flops, peak) else flops * per_second / (peak * sum(pipeline.device_speed)),
+        None if tokens is None else ratio(tokens * pipeline.batches, seconds),
+        None
+        if None in (flops, peak)
+        else ratio(flops * pipeline.batches, seconds * peak * sum(pipeline.device_speed)),
     )
 
 

@@ -72,7 +72,7 @@ class HintRecord:
 
     value: Fraction
     """Its objective."""
-    gain: Fraction | None = None
+    gain: float | None = None
     """By which share the result has more throughput, hint / result - 1; None without a result."""
     fits_limit: bool
     peak_memory: tuple[Fraction, ...]
@@ -103,7 +103,7 @@ class Origin:
     """Objective of the schedule, in the user's unit."""
     lower_bound: Fraction | None = None
     """No schedule of the search space is below it, in the user's unit."""
-    gap: Fraction | None = None
+    gap: float | None = None
     """(value - lower_bound) / value."""
     proof: str | None = None
     """The argument for the bound, as text."""

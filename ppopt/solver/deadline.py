@@ -14,6 +14,7 @@ from fractions import Fraction
 from math import inf
 from typing import TypeVar
 
+from ppopt.problem.cost_table import ZERO
 from ppopt.solver import interrupts
 from ppopt.solver.result import Progress
 
@@ -113,9 +114,7 @@ class Deadline:
         """Deadline with `seconds` more."""
         return replace(self, seconds=self.seconds + seconds)
 
-    def tell(
-        self, phase: str, value: Fraction | None = None, bound: Fraction = Fraction(0)
-    ) -> None:
+    def tell(self, phase: str, value: Fraction | None = None, bound: Fraction = ZERO) -> None:
         """Report the state of the work; value and bound in the user's unit."""
         if self.progress is not None:
             self.progress(Progress(self.spent, phase, value, bound))

@@ -11,7 +11,7 @@ from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import gap_of, plain, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED, Argument, Certificate, HintRecord, Origin
@@ -95,14 +95,12 @@ class Result(NotebookView):
         return self.backward_kind is BackwardKind.WHOLE
 
     @property
-    def gap(self) -> Fraction | None:
+    def gap(self) -> int | float | None:
         """(value - lower_bound) / value; None without a schedule."""
-        if self.value is None or self.lower_bound is None:
-            return None
-        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+        return gap_of(self.value, self.lower_bound)
 
     @property
-    def gain(self) -> Fraction | None:
+    def gain(self) -> int | float | None:
         """By which share the schedule has more throughput than the hint: hint / value - 1.
 
         The gain is negative only if the hint is over the memory limit or outside the search space;
@@ -110,13 +108,13 @@ class Result(NotebookView):
         """
         if self.hint is None or self.value is None:
             return None
-        return self.hint.value / self.value - 1 if self.value else Fraction(0)
+        return ratio(self.hint.value - self.value, self.value)
 
     def __repr__(self) -> str:
         if self.value is None:
             return f"Result({self.status.value}: {self.proof})"
         assert self.gap is not None
-        gap = "" if self.status is Status.OPTIMAL else f", gap {float(100 * self.gap):.2f} %"
+        gap = "" if self.status is Status.OPTIMAL else f", gap {100 * self.gap:.2f} %"
         figures = f"{self.objective.value} {plain(self.value)}{gap}"
         return f"Result({self.status.value}: {figures}; {self.pipeline!r})"
 

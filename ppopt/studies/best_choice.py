@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppopt.errors import check_type
+from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -53,11 +54,9 @@ class StrategyChoice:
     """Whether Ctrl-C ended the search."""
 
     @property
-    def gap(self) -> Fraction | None:
+    def gap(self) -> int | float | None:
         """(value - lower_bound) / value; None without a bound."""
-        if self.lower_bound is None:
-            return None
-        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+        return gap_of(self.value, self.lower_bound)
 
 
 def has_open_choices(pipeline: Pipeline) -> bool:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain
+from ppopt.problem.exact import plain, ratio
 from ppopt.problem.hosting import Layout
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
@@ -58,9 +58,9 @@ class ComparisonRow:
     value: Fraction
     """Objective, in the user's unit of time."""
     fits_limit: bool
-    ratio_to_best: Fraction | None
+    ratio_to_best: float | None
     """Value divided by that of the best row within the limit; None if there is no such row."""
-    ratio_to_optimum: Fraction | None
+    ratio_to_optimum: float | None
     """Value divided by the optimum of the same placement; None if that is not proved, or 0."""
     optimum_proved: bool
     """Whether the optimum of the same placement is proved."""
@@ -169,10 +169,10 @@ class Comparison(NotebookView):
             "chunks": pipeline.num_chunks,
             "value": plain(row.value),
             "makespan": figures.makespan,
-            "bubble_rate": float(figures.bubble_rate(row.schedule.objective)),
+            "bubble_rate": figures.bubble_rate(row.schedule.objective),
             "peak_memory": max(figures.peak_memory),
             "fits_limit": row.fits_limit,
-            "ratio_to_best": None if row.ratio_to_best is None else float(row.ratio_to_best),
+            "ratio_to_best": row.ratio_to_best,
         }
 
     def __repr__(self) -> str:
@@ -389,7 +389,7 @@ def _rows(
     rows = [_row(timed, objective, optima.get(timed[0].pipeline.layout)) for timed in evaluated]
     fitting = [row.value for row in rows if row.fits_limit]
     best = min(fitting, default=None)
-    rated = [replace(row, ratio_to_best=row.value / best if best else None) for row in rows]
+    rated = [replace(row, ratio_to_best=ratio(row.value, best) if best else None) for row in rows]
     return tuple(sorted(rated, key=lambda row: (not row.fits_limit, row.value)))
 
 
@@ -398,7 +398,6 @@ def _row(timed: TimedSchedule, objective: Objective, optimum: Result | None) -> 
     value = objective_value(schedule, objective)
     proved = optimum is not None and optimum.status is Status.OPTIMAL
     reference = optimum.value if optimum is not None and proved else None
-    ratio = value / reference if reference else None
     return ComparisonRow(
         schedule=schedule,
         seconds=seconds,
@@ -406,7 +405,7 @@ def _row(timed: TimedSchedule, objective: Objective, optimum: Result | None) -> 
         value=value,
         fits_limit=schedule.fits_limits,
         ratio_to_best=None,
-        ratio_to_optimum=ratio,
+        ratio_to_optimum=ratio(value, reference) if reference else None,
         optimum_proved=proved,
         communication=communication(schedule.pipeline),
         jitter=None,

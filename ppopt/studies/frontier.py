@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -66,7 +66,7 @@ class FrontierBaseline(NamedTuple):
     memory: Fraction
     """Largest device peak of the schedule, in the user's unit."""
     value: Fraction
-    ratio: Fraction | None
+    ratio: float | None
     """Value divided by that of the best schedule found within the same memory; None if the
     placement differs or the schedule exceeds the pipeline's own limits."""
 
@@ -408,6 +408,6 @@ def _baselines(
         memory, value = peak_memory(schedule), objective_value(schedule, space.problem.objective)
         best = [point.result.value for point in points if point.limit <= memory]
         same = schedule.fits_limits and space.comparable(schedule)
-        ratio = value / best[-1] if same and best and best[-1] else None
-        baselines.append(FrontierBaseline(schedule, seconds, memory, value, ratio))
+        factor = ratio(value, best[-1]) if same and best and best[-1] else None
+        baselines.append(FrontierBaseline(schedule, seconds, memory, value, factor))
     return tuple(sorted(baselines, key=lambda baseline: (baseline.memory, baseline.value)))

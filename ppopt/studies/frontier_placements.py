@@ -9,6 +9,7 @@ from math import inf
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver import interrupts
@@ -206,4 +207,4 @@ def _merged_baselines(
     for baseline in sorted(baselines.values(), key=lambda entry: (entry.memory, entry.value)):
         values = [point.result.value for point in points if point.limit <= baseline.memory]
         best = values[-1] if values and baseline.ratio is not None else None
-        yield baseline._replace(ratio=baseline.value / best if best else None)
+        yield baseline._replace(ratio=ratio(baseline.value, best) if best else None)

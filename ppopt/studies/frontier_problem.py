@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import floor, inf
 
 from ppopt.problem import exact, microbatches, placement
-from ppopt.problem.cost_table import LAYER_COSTS
+from ppopt.problem.cost_table import LAYER_COSTS, ZERO
 from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER
@@ -106,19 +106,15 @@ class FrontierProblem:
         They are all ticks from static memory alone to the sum of all memory.
         """
         pipeline, column = self.problem.pipeline, self._column
-        minimum = max(*column("static"), sum(column("static"), Fraction(0)) / pipeline.num_devices)
-        slices = pipeline.num_slices * sum((memory for _, memory in pipeline.factors), Fraction(0))
+        static = sum(column("static"))
+        minimum = max(*column("static"), static / pipeline.num_devices)
+        slices = pipeline.num_slices * sum(memory for _, memory in pipeline.factors)
         activations = zip(column("activation"), column("memory_b"), strict=True)
-        maximum = sum(column("static"), Fraction(0))
-        maximum += slices * sum(
-            (own + max(at_b, Fraction(0)) for own, at_b in activations), Fraction(0)
-        )
-        maximum += sum(
-            (sum(column(field), Fraction(0)) for field in WORKSPACES.values()), Fraction(0)
-        )
+        maximum = static + slices * sum(own + max(at_b, ZERO) for own, at_b in activations)
+        maximum += sum(sum(column(field)) for field in WORKSPACES.values())
         if pipeline.model is None:
-            maximum += sum(column("recompute_memory"), Fraction(0))
-        maximum += pipeline.routes * sum(column("unshard_memory"), Fraction(0))
+            maximum += sum(column("recompute_memory"))
+        maximum += pipeline.routes * sum(column("unshard_memory"))
         if pipeline.limits is not None:
             maximum = min(maximum, max(pipeline.limits))
         low, high = (floor(amount * self.memory_per_unit) for amount in (minimum, maximum))
@@ -214,7 +210,7 @@ class FrontierProblem:
     def initial_bound(self) -> Proved:
         """Bound known before any search, for the largest limit."""
         text = "nothing is proved before the first search ends"
-        return Proved(self.limits[-1], Fraction(0), text, Certificate(Argument.SEARCH))
+        return Proved(self.limits[-1], ZERO, text, Certificate(Argument.SEARCH))
 
     def proof_core(self, result: Result) -> str:
         """Proof of a search without the text on its space, which `scope` returns."""
@@ -319,9 +315,7 @@ class FixedPipelineProblem(FrontierProblem):
 
     def proof_core(self, result: Result) -> str:
         """Proof without the kinds of backwards and the starts that it covers."""
-        bound = self._bound(
-            Proved(0, result.lower_bound or Fraction(0), result.proof, result.certificate)
-        )
+        bound = self._bound(Proved(0, result.lower_bound or ZERO, result.proof, result.certificate))
         problem = replace(self.problem, pipeline=result.pipeline)
         return result.proof.removesuffix(proof_scope.bound_scope(problem, bound))
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from ppopt.errors import NotApplicableError
 from ppopt.formats import megatron_schedule, primus_schedule, torch_csv, trainer_partition
+from ppopt.problem.exact import ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
@@ -50,7 +51,7 @@ class HeadlineRow(NamedTuple):
     schedule: Schedule
     value: Fraction
     """Objective of the schedule."""
-    gain: Fraction | None
+    gain: float | None
     """By which share its throughput exceeds that of the first row; None: the first row itself, or
     there is no current schedule."""
     changes: tuple[str, ...]
@@ -115,7 +116,7 @@ def headline(
     def row(label: str, schedule: Schedule, above: Schedule | None = None) -> HeadlineRow:
         gain, time = None, per_microbatch(schedule)
         if current is not None and label != CURRENT and time:
-            gain = per_microbatch(current) / time - 1
+            gain = ratio(per_microbatch(current) - time, time)
         changes = () if above is None else changed_decisions(above, schedule)
         value = objective_value(schedule, objective)
         return HeadlineRow(

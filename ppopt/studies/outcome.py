@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import abbreviated, section, text, within
 from ppopt.formats.figures import ScheduleFigures, limits
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
@@ -187,7 +188,7 @@ def _evaluated(job: SolveJob) -> Result:
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     bound = None
     if has_open_choices(pipeline) and not choice.proved:
-        bound = choice.lower_bound or Fraction(0)
+        bound = choice.lower_bound or ZERO
     result = Result(
         pipeline=choice.schedule.pipeline,
         objective=job.objective,
@@ -370,7 +371,7 @@ def row(job: SolveJob, result: Result) -> ScheduleFigures:
         objective=job.objective.value,
         value=plain_or_none(result.value),
         lower_bound=plain_or_none(result.lower_bound),
-        gap=plain_or_none(result.gap),
+        gap=result.gap,
         proof=result.proof or None,
         mem_limit=limits(job.pipeline),
         backward_kind=job.backward_kind.value,

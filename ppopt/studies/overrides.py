@@ -24,6 +24,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
+from ppopt.problem.cost_table import ZERO
 
 Value = None | bool | int | Decimal | str | list["Value"]
 """A value as in a config file."""
@@ -137,7 +138,7 @@ class _Reader:
             raise self._wrong("range takes one to three numbers")
         numbers = [exact.fraction(end, self._key) for end in ends]
         if len(numbers) == 1:
-            numbers.insert(0, Fraction(0))
+            numbers.insert(0, ZERO)
         start, stop, step = (*numbers, Fraction(1))[:3]
         if not step:
             raise self._wrong("the step is 0")

@@ -23,6 +23,7 @@ from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -185,7 +186,7 @@ class PlanArguments:
             else:
                 problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
                 if not LAYER_WORK.applies(traits_of_any(problem)):
-                    return BoundedSpace(space, Fraction(0))
+                    return BoundedSpace(space, ZERO)
                 return BoundedSpace(space, quick_bound(space, pipeline.limits, pipeline.factors))
         assert reason is not None
         raise reason
@@ -278,7 +279,7 @@ def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism,
 
     def static(combination: Parallelism) -> Fraction:
         space = spaces[combination]
-        return sum((layer.static for layer in space.model.layers), Fraction(0)) / space.devices
+        return sum((layer.static for layer in space.model.layers), ZERO) / space.devices
 
     smallest = sorted(spaces, key=static)[:NUM_LEAST_MEMORY]
     rows = [(combination, least_memory_row(spaces[combination])) for combination in smallest]
@@ -351,7 +352,7 @@ class _ParallelSearch:
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination fits the memory limit."""
         if not self._is_bounded:
-            return Fraction(0)
+            return ZERO
         bounds = (row.lower_bound for row in self.rows)
         minimum = min((bound for bound in bounds if bound is not None), default=None)
         best = self.best
@@ -516,7 +517,7 @@ class _ParallelSearch:
                 row = self.rows[index]
                 state = row.state._replace(first=done.first, evaluated=done.further)
                 self.rows[index] = replace(row, state=state)
-            self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+            self._deadline.tell("combinations", self.best, self.lower_bound or ZERO)
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of searches."""
@@ -529,4 +530,4 @@ class _ParallelSearch:
             elif done.failed is None and not self._stopped:
                 row = replace(row, failed="its search was cancelled")
             self.rows[index] = row
-            self._deadline.tell("combinations", self.best, self.lower_bound or Fraction(0))
+            self._deadline.tell("combinations", self.best, self.lower_bound or ZERO)

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.cost_table import ZERO
+from ppopt.problem.exact import gap_of, plain, plain_or_none
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Status
@@ -55,7 +56,7 @@ class ParallelRow:
     def sort_key(self) -> tuple[bool, Fraction, bool, bool, Fraction, Parallelism]:
         """Sort key: the step, then whether it was searched; the bound, infeasible ones last."""
         value, bound = self.value, self.lower_bound
-        zero = Fraction(0)
+        zero = ZERO
         return (
             value is None, value or zero, self.plan is None,
             bound is None, bound or zero, self.parallelism,
@@ -155,11 +156,9 @@ class ParallelPlan:
         return None if self.best is None else self.best.value
 
     @property
-    def gap(self) -> Fraction | None:
+    def gap(self) -> int | float | None:
         """(value - lower_bound) / value over the whole space; None without a schedule."""
-        if not self.value or self.lower_bound is None:
-            return None
-        return (self.value - self.lower_bound) / self.value
+        return gap_of(self.value, self.lower_bound)
 
     def row_object(self, row: ParallelRow) -> dict[str, Any]:
         """Figures of a combination, as `ppopt plan --from --json` has them; None if unknown."""
@@ -206,6 +205,6 @@ class ParallelPlan:
         assert self.value is not None
         return (
             f"ParallelPlan({self.status.value}: {self.best.parallelism}, step "
-            f"{plain(self.value)} ms, gap {float(100 * self.gap):.2f} %, best of "
+            f"{plain(self.value)} ms, gap {100 * self.gap:.2f} %, best of "
             f"{len(self.rows)} combinations)"
         )

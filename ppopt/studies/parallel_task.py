@@ -17,7 +17,7 @@ from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import plain_or_none
+from ppopt.problem.exact import gap_of, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Callback, Deadline
@@ -275,12 +275,11 @@ def figures(state: CombinationState, options: SolveOptions) -> ScheduleFigures:
     first, value, bound = plan.rows[0], state.value, state.lower_bound
     job = plan_record.job_of_configuration(plan.space, first.configuration, options)
     result = replace(outcome.with_spent_time(first.result), solve_seconds=state.seconds)
-    gap = None if not value or bound is None else (value - bound) / value
     return replace(
         outcome.row(job, result),
         status=plan.status.value,
         lower_bound=plain_or_none(bound),
-        gap=plain_or_none(gap),
+        gap=gap_of(value, bound),
         proof=plan.proof,
     )
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ppopt.errors import InputError
+from ppopt.problem.exact import ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -28,18 +29,18 @@ class PartitionRating:
     """The best partition."""
 
     @property
-    def gain(self) -> Fraction:
+    def gain(self) -> float:
         """Throughput of the best partition found over that of the rated one, minus 1.
 
         0 if the rated partition is the best one. Negative if it is faster beyond the limits.
         """
-        return self.value / self.choice.value - 1 if self.choice.value else Fraction(0)
+        return ratio(self.value - self.choice.value, self.choice.value)
 
     @property
-    def max_gain(self) -> Fraction | None:
+    def max_gain(self) -> float | None:
         """Upper bound of the gain of every partition; None without a lower bound."""
         bound = self.choice.lower_bound
-        return self.value / bound - 1 if bound else None
+        return ratio(self.value - bound, bound) if bound else None
 
 
 def rate_partition(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.partition import SEARCH
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.deadline import Deadline
@@ -44,7 +45,7 @@ def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory
 
 
 def within_share(
-    candidates: Sequence[PlanCandidate], max_time: Fraction, deadline: Deadline
+    candidates: Sequence[PlanCandidate], max_time: int, deadline: Deadline
 ) -> WithinShare | None:
     """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
 
@@ -71,13 +72,12 @@ def within_share(
     return minimum._replace(lower_bound=proved)
 
 
-def _reaches(candidate: PlanCandidate, max_time: Fraction) -> bool:
-    batches = candidate.configuration.batches
-    return candidate.value is not None and candidate.value / batches <= max_time
+def _reaches(candidate: PlanCandidate, max_time: int) -> bool:
+    return candidate.state.value is not None and candidate.state.value <= max_time
 
 
 def _memory_bounds(
-    results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: Fraction
+    results: Sequence[WithinShare], candidates: Sequence[PlanCandidate], max_time: int
 ) -> Enumeration[Fraction]:
     """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
     bounded = {
@@ -88,21 +88,18 @@ def _memory_bounds(
     fast_enough = {
         candidate.configuration
         for candidate in candidates
-        if not candidate.impossible
-        and candidate.bound / candidate.configuration.batches <= max_time
+        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
     }
     bounds = tuple(bounded.values())
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)
 
 
-def _min_memory_within(
-    candidate: PlanCandidate, max_time: Fraction, deadline: Deadline
-) -> WithinShare:
+def _min_memory_within(candidate: PlanCandidate, max_time: int, deadline: Deadline) -> WithinShare:
     """Minimise the memory of a configuration that reaches a time per microbatch.
 
     The best schedule does not change.
     """
-    value = max_time * candidate.configuration.batches
+    value = candidate.in_units(max_time)
     if candidate.strategy is not None:
         return _bisect_memory(candidate, candidate.strategy, value, deadline)
     search = _search_memory(candidate, value, deadline)
@@ -158,7 +155,7 @@ def _bisect_memory(
 def _min_peak(candidate: PlanCandidate) -> Fraction:
     """Minimum memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
-        return Fraction(0)
+        return ZERO
     ticks = space_of(candidate.problem)
     share = Fraction(memory_of_all(ticks.space), ticks.space.num_devices)
     return share / ticks.memory_per_unit

@@ -120,8 +120,8 @@ class PlanReports:
         """Add the minimum memory of any configuration at most `slowdown` slower than the best."""
         if self._deadline.over:
             return plan
-        assert plan.best is not None and plan.best.per_microbatch is not None
-        max_time = plan.best.per_microbatch * (1 + slowdown)
+        assert self._search.ceiling is not None
+        max_time = int(self._search.ceiling * (1 + slowdown))
         deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
         with interrupts.recorded() as pressed:
             within = within_share(

@@ -10,7 +10,8 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.notebook_view import NotebookView
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.cost_table import ZERO
+from ppopt.problem.exact import gap_of, plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -149,11 +150,11 @@ class PlanRow:
         scheduled = self.value is not None
         return (
             not scheduled,
-            self.per_microbatch or Fraction(0),
-            self.peak or Fraction(0),
+            self.per_microbatch or ZERO,
+            self.peak or ZERO,
             self.configuration.recompute == SEARCH,
             not scheduled and self.lower_bound is None,
-            Fraction(0) if scheduled else self.bound_per_microbatch or Fraction(0),
+            ZERO if scheduled else self.bound_per_microbatch or ZERO,
             self.configuration,
         )
 
@@ -310,11 +311,9 @@ class Plan(NotebookView):
         return DataFrame([row.frame_row for row in self.rows])
 
     @property
-    def gap(self) -> Fraction | None:
+    def gap(self) -> int | float | None:
         """(value - lower_bound) / value, over the whole space; None without a schedule."""
-        if self.value is None or self.lower_bound is None:
-            return None
-        return (self.value - self.lower_bound) / self.value if self.value else Fraction(0)
+        return gap_of(self.value, self.lower_bound)
 
     def __repr__(self) -> str:
         best = self.best
@@ -324,6 +323,6 @@ class Plan(NotebookView):
         counts = ",".join(map(str, best.pipeline.counts))
         return (
             f"Plan({self.status.value}: {best.configuration}, partition {counts}, "
-            f"{self.objective.value} {plain(self.value)}, gap {float(100 * self.gap):.2f} %, best "
+            f"{self.objective.value} {plain(self.value)}, gap {100 * self.gap:.2f} %, best "
             f"of {len(self.rows)} configurations)"
         )

@@ -125,8 +125,7 @@ class PlanSetUp:
     @property
     def grid(self) -> int:
         """Ticks per unit of time of all candidates."""
-        (grid,) = {candidate.problem.pipeline.grid for candidate in self.candidates}
-        return grid
+        return self.problem.pipeline.grid
 
     @cached_property
     def late(self) -> Rest:

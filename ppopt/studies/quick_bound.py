@@ -22,6 +22,7 @@ from math import inf
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import convex_hull, option_of, options_of
 from ppopt.studies.plan_space import PlanSpace
@@ -50,7 +51,7 @@ def quick_bound(
     factors = factors or [(Fraction(1), Fraction(1))] * space.batches[0]
     batches = exact.total(times for times, _ in factors)
     in_memory = exact.total(times * memory for times, memory in factors)
-    work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), Fraction(0))
+    work = sum((batches * minimum_work(layer) + layer.optimizer for layer in layers), ZERO)
     if limits is None:
         return work / devices
     headroom = sum(limits) - sum(layer.static for layer in layers)
@@ -58,7 +59,7 @@ def quick_bound(
     memory_time = sum(time * layer.activation for time, layer in zip(times, layers, strict=True))
     if headroom < 0 or (not headroom and memory_time):
         return None
-    per_headroom = in_memory / headroom if headroom else Fraction(0)
+    per_headroom = in_memory / headroom if headroom else ZERO
     changes = [
         _Recompute(batches * added / devices, per_headroom * time * saved)
         for time, layer in zip(times, layers, strict=True)
@@ -90,7 +91,7 @@ def minimum_work(layer: Layer) -> Fraction:
 
 def _live_times(layers: Sequence[Layer]) -> list[Fraction]:
     """Minimum time from the start of F to the end of B or BW of every layer."""
-    times, after = [], Fraction(0)
+    times, after = [], ZERO
     for layer in reversed(layers):
         after += layer.forward + min(layer.backward, layer.backward_input)
         times.append(after)

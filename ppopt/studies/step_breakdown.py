@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.derivation.layer_costs import KINDS, DerivedLayer
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.kinds import Per
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.operations import occurs_per
@@ -43,7 +44,7 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
     durations = np.where(schedule.seconds, 0, schedule.end - schedule.start)
     busy = time(int(durations.sum())) / devices
     communication = _communication(schedule, layers) / devices
-    around = exposed(schedule) or Fraction(0)
+    around = exposed(schedule) or ZERO
     optimizer = min(around, _last_optimizer(schedule))
     return StepBreakdown(
         compute=busy - communication,
@@ -65,7 +66,7 @@ def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fracti
     bounds = np.concatenate([[0], np.cumsum(pipeline.counts)])
     stage_of = np.repeat(np.arange(pipeline.num_stages), np.diff(bounds))
     each = [costs.communication for costs in layers for _ in range(costs.count)]
-    total = Fraction(0)
+    total = ZERO
     for times, layer, stage in zip(each, pipeline.model.layers, stage_of, strict=True):
         for kind, field in _FIELD.items():
             recomputed = times.forward if layer.recompute and kind in (OpKind.B, OpKind.BW) else 0.0
@@ -83,6 +84,6 @@ def _last_optimizer(schedule: Schedule) -> Fraction:
     table = schedule.operations
     rows = np.flatnonzero(occurs_per(Per.DEVICE)[table.kind])
     if not len(rows):
-        return Fraction(0)
+        return ZERO
     last = rows[np.argmax(table.end[rows])]
     return schedule.pipeline.ticks.time(int(table.end[last] - table.start[last]))

@@ -93,7 +93,7 @@ class StrategyEvaluator:
 
     def time(self, ticks: int) -> int:
         """Value in ticks of the grid."""
-        return ticks * self._space.base.grid // self._space.costs.per_unit
+        return self._space.base.on_grid(ticks, self._space.costs.per_unit)
 
     def ranks(self, keys: Ints) -> Ints:
         """Exact rank of every configuration: `[configuration, field of Rank]`."""

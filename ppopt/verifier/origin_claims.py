@@ -48,7 +48,7 @@ def wrong_origin(rows: Rows, figures: Figures, origin: Origin) -> Iterator[Viola
     if origin.gap is not None and bound is not None and ticks:
         right = float(1 - bound / ticks)
         if not isclose(origin.gap, right, rel_tol=CLOSE, abs_tol=ROUNDING):
-            yield _wrong("gap", origin.gap, f"value and bound make it {right:.9g}")
+            yield claim("origin gap", origin.gap, f"value and bound make it {right:.9g}")
 
 
 def _wrong_kind(rows: Rows, stated: BackwardKind) -> Iterator[Violation]:

@@ -61,7 +61,7 @@ class BoundedPartitions(Choice):
         """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
-        max_bound = None if ceiling is None else self._in_ticks(ceiling)
+        max_bound = None if ceiling is None else self._below(ceiling + 1)
         bounds, order = self._bounding.run(deadline, self._deadline, max_bound), self._order
         if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
             order = PartitionOrder(self._space, bounds)
@@ -80,7 +80,7 @@ class BoundedPartitions(Choice):
             return NONE_LEFT
         if self._order is None:
             return Unlisted(self.lower_bound)
-        max_bound = None if ceiling is None else self._in_ticks(ceiling - 1)
+        max_bound = None if ceiling is None else self._below(ceiling)
         try:
             return self._following(self._order, known, max_bound)
         except TimeoutError:
@@ -133,12 +133,11 @@ class BoundedPartitions(Choice):
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> int:
-        """A bound in ticks of the grid."""
-        return ticks * self._base.grid // self._ticks.per_unit
+        return self._base.on_grid(ticks, self._ticks.per_unit)
 
-    def _in_ticks(self, time: int) -> int:
-        """Largest bound in ticks of the space that is no more than a time of the grid."""
-        return ((time + 1) * self._ticks.per_unit - 1) // self._base.grid
+    def _below(self, time: int) -> int:
+        """Largest bound in ticks of the space that is below a time of the grid."""
+        return self._base.off_grid(time, self._ticks.per_unit) - 1
 
 
 class PartitionChoice(BoundedPartitions):

@@ -15,6 +15,7 @@ from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageArrays
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
@@ -89,7 +90,7 @@ class PartitionSpace:
     """Device of every stage."""
     batches: int
     delays: CutDelays
-    batches_of_work: Fraction = Fraction(0)
+    batches_of_work: Fraction = ZERO
     """Work of all microbatches, divided by that of the smallest; 0: `batches`."""
     limits: tuple[int, ...] | None = None
     """Memory limit per device; None: unlimited."""

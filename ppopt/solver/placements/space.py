@@ -211,7 +211,7 @@ class PlacementSpace:
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
         return [
-            Configuration(key, self._time(bound), impossible=not fits)
+            Configuration(key, self._base.on_grid(bound, self._per_unit), impossible=not fits)
             for key, bound, fits in zip(keys, bounds.tolist(), fit.tolist(), strict=True)
         ]
 
@@ -237,10 +237,6 @@ class PlacementSpace:
     @property
     def _speeds(self) -> set[Fraction]:
         return set(self._base.device_speed)
-
-    def _time(self, ticks: int) -> int:
-        """A lower bound in ticks of the grid."""
-        return ticks * self._base.grid // self._per_unit
 
     @cached_property
     def _per_unit(self) -> int:

@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -191,8 +192,7 @@ class RecomputeChoice(Choice):
             if bound is None:
                 continue
             time, moving = (
-                sum(row, Fraction(0))
-                for row in zip(*(option[:2] for option in chosen), strict=True)
+                sum(row, ZERO) for row in zip(*(option[:2] for option in chosen), strict=True)
             )
             options.append(DeviceOption(numbers, time, moving, bound))
         return sorted(options, key=lambda option: option[1:3])

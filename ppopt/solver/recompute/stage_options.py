@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.distinct import distinct
@@ -265,7 +266,7 @@ def stage_options(
     if 2 * per_unit * len(layers) * max(amounts, default=0) > LARGEST_TICKS:
         return None
     at_once = unit is RecomputeUnit.STAGE
-    whole = activation_of(layers) if at_once else Fraction(0)
+    whole = activation_of(layers) if at_once else ZERO
     front, runs = OptionFront(at_once=at_once), []
     costs_of = {id(layer): (layer.activation, own_options[id(layer)]) for layer in layers}
     for (activation, own), equal in groupby(enumerate(layers), lambda item: costs_of[id(item[1])]):
@@ -331,9 +332,9 @@ def greedy_options(
     first, last = chains[0][0], chains[0][-1]
     minima = [_minima(layer, recompute=recompute, offload=offload) for layer in layers]
     floor = first._replace(
-        stashed=sum((own.retained for own in minima), Fraction(0)),
-        resident=sum((own.resident for own in minima), Fraction(0)),
-        workspace=max((own.input_workspace for own in minima), default=Fraction(0)),
+        stashed=sum((own.retained for own in minima), ZERO),
+        resident=sum((own.resident for own in minima), ZERO),
+        workspace=max((own.input_workspace for own in minima), default=ZERO),
         peak=_peak(layers, minima, unit),
     )
     if len(chains) == 1:
@@ -397,9 +398,9 @@ def _option_of(
 ) -> StageOption:
     """Option of a stage whose layers have these options."""
     time, moving, stashed, resident = (
-        sum((own.costs[cost] for own in chosen), Fraction(0)) for cost in range(4)
+        sum((own.costs[cost] for own in chosen), ZERO) for cost in range(4)
     )
-    workspace = max((own.input_workspace for own in chosen), default=Fraction(0))
+    workspace = max((own.input_workspace for own in chosen), default=ZERO)
     peak = _peak(layers, chosen, unit)
     return StageOption(time, moving, stashed, resident, workspace, peak, *_choices(chosen))
 
@@ -407,7 +408,7 @@ def _option_of(
 def _peak(layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit) -> Fraction:
     """Largest live memory of a microbatch while BW of a stage runs."""
     if unit is RecomputeUnit.STAGE:
-        workspace = max((own.backward_workspace for own in chosen), default=Fraction(0))
+        workspace = max((own.backward_workspace for own in chosen), default=ZERO)
         return activation_of(layers) + workspace
     peak = BackwardPeak()
     for layer, own in zip(layers, chosen, strict=True):
