@@ -17,6 +17,7 @@ from ppopt.problem import exact
 from ppopt.problem.cost_table import (
     AUXILIARY_TIMES,
     STAGE_COSTS,
+    ZERO,
     Cost,
     StageFields,
     WorkspaceFields,
@@ -159,7 +160,7 @@ def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[
         ),
         tuple(
             tuple(
-                _delay(up, stage, *pair[::-1]) if has_backward[stage] else Fraction(0)
+                _delay(up, stage, *pair[::-1]) if has_backward[stage] else ZERO
                 for stage, pair in enumerate(route)
             )
             for route in pairs
@@ -179,7 +180,7 @@ def flat(values: Any) -> Iterator[Any]:
 def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
     """Delay over the boundary after a stage, from one device to another."""
     if source == target:
-        return Fraction(0)
+        return ZERO
     delay = delays
     if isinstance(delays, tuple):
         delay = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]

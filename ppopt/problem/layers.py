@@ -98,7 +98,7 @@ class Layers:
     def sample(self, measure: Unit) -> Fraction | units.NumberWithUnit:
         """A time, or an amount of memory, other than 0 if there is one."""
         every = (quantity for layer in self.distinct for quantity in layer.quantities(measure))
-        return next((value for value in every if value != 0), Fraction(0))
+        return next((value for value in every if value != 0), ZERO)
 
     @cached_property
     def distinct(self) -> tuple[Layer, ...]:

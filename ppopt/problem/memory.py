@@ -9,6 +9,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layers import Layers
@@ -35,7 +36,7 @@ def check_memory(activation: Values, memory_b: Values, retained: Values | None) 
 
 def check_moves(memory: Values | None, time: Values | None, retained: Values) -> None:
     """Raise InputError if a stage offloads more than F retains, or memory without time."""
-    nothing = (Fraction(0),) * len(retained)
+    nothing = (ZERO,) * len(retained)
     rows = zip(memory or nothing, time or nothing, retained, strict=True)
     for stage, (offloaded, duration, available) in enumerate(rows):
         if offloaded > available:
@@ -88,7 +89,7 @@ def peak_of_1f1b(
     """
     return max(
         static_of(each[0], stages)
-        + sum((each[0].unshard_memory[stage] for stage in stages), Fraction(0))
+        + sum((each[0].unshard_memory[stage] for stage in stages), ZERO)
         + _of_microbatches(each, stages, min(len(each), len(hosted) - device), slices)
         for device, stages in enumerate(hosted)
     )
@@ -103,7 +104,7 @@ def _of_microbatches(
     """
     equal = len(set(map(id, each))) == 1
     retained = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
-    sums = tuple(accumulate(retained, initial=Fraction(0)))
+    sums = tuple(accumulate(retained, initial=ZERO))
     return max(
         sums[min(start + count, len(each))]
         - sums[start]

@@ -23,11 +23,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from fractions import Fraction
 from itertools import pairwise
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.cost_table import STEP_FIELDS
+from ppopt.problem.cost_table import STEP_FIELDS, ZERO
 from ppopt.problem.features.compute import ROWS
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.instance_costs import InstanceCosts
@@ -152,7 +151,7 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     remaining = None
     if limits is not None:
         remaining = [
-            max(Fraction(0), limit - amount) for limit, amount in zip(limits, gathered, strict=True)
+            max(ZERO, limit - amount) for limit, amount in zip(limits, gathered, strict=True)
         ]
     model = pipeline.model
     fields = dict.fromkeys(STEP_FIELDS) if model is None else {"model": model.without(STEP_FIELDS)}

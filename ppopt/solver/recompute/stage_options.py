@@ -25,9 +25,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.distinct import distinct
 from ppopt.problem.layer import Layer, activation_of
 from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
