@@ -43,8 +43,8 @@ def test_every_configuration_of_a_plan_has_one_grid(fields: dict[str, Any]) -> N
     for pipeline in pipelines:
         counts = [1] * pipeline.num_stages
         counts[0] += len(pipeline.model) - pipeline.num_stages
-        for other in (pipeline.with_partition(counts), replace(pipeline, partition="even")):
-            assert (other.grid, other.grid % other.ticks.per_unit) == (pipeline.grid, 0)
+        for cut in (pipeline.with_partition(counts), replace(pipeline, partition="even")):
+            assert (cut.grid, cut.grid % cut.ticks.per_unit) == (pipeline.grid, 0)
 
 
 def test_stages_by_hand_have_one_grid_under_every_strategy() -> None:

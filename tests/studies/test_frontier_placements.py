@@ -82,7 +82,7 @@ def test_a_baseline_is_compared_with_the_best_of_all_placements() -> None:
     merged = merge(parts())
     for baseline in merged.baselines:
         best = merged.at(baseline.memory).result.value
-        assert baseline.ratio is None or baseline.ratio == baseline.value / best >= 1
+        assert baseline.ratio is None or baseline.ratio == float(baseline.value / best) >= 1
     strategies = [baseline.schedule.origin.strategy for baseline in merged.baselines]
     assert {"1f1b", "zbv"} <= set(strategies)
     assert len(strategies) == len(set(strategies))

@@ -115,7 +115,7 @@ def test_gains_are_those_of_the_exact_times_per_microbatch(study: Study) -> None
                 schedule.pipeline.batches / objective_value(schedule, SPAN)
                 for schedule in (row.schedule, study.current)
             ]
-            assert row.gain == rates[0] / rates[1] - 1
+            assert row.gain == pytest.approx(float(rates[0] / rates[1] - 1))
         above = None if index == 0 else result.rows[index - 1].schedule
         assert row.changes == (() if above is None else changed_decisions(above, row.schedule))
     if result.runnable is not None:
