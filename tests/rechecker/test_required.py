@@ -13,6 +13,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.precedence import Precedence
+from ppopt.rechecker.refute import refute
 from ppopt.rechecker.required import Required
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import checked_options
@@ -118,6 +119,20 @@ def test_an_optimizer_counts_once() -> None:
     (optimizer,) = np.flatnonzero(required.rows.kind == AuxiliaryKind.OPTIMIZER).tolist()
     first = required.row((OpKind.F, 0, 0, 0))[0]
     assert (rules.tail.of[first], rules.head.of[optimizer]) == (5 + 5, 6)
+
+
+def test_a_w_that_does_not_run_starts_before_its_device() -> None:
+    """F and BW on device 1 take 3, from 1 on: a bound of 4 of the device span is wrong.
+
+    B and W would take 4; W of a whole backward has no time, and is not in the window.
+    """
+    pipeline = Pipeline(
+        stages=2, batches=1, frozen=[True, False], backward=2, backward_input=2, weight=2
+    )
+    claim = Claim(pipeline, True, BackwardKind.MIXED, 4 * pipeline.ticks.per_unit)
+    outcome = refute(claim, 600, 1, 0, lambda _: None)
+    assert not outcome.refuted and outcome.schedule is not None
+    assert {OpKind.F, OpKind.BW} == {*outcome.schedule.operations.kind.tolist()}
 
 
 def test_work_once_per_step_is_before_the_first_microbatch_or_after_the_last() -> None:
