@@ -33,7 +33,7 @@ def rows_of(text: str) -> list[str]:
 def test_a_trace_leads_to_three_rows_and_a_page(tmp_path: Path) -> None:
     """1F1B ran in Primus, which runs the best order, too: split backwards."""
     folder, out = written(tmp_path, SCHEDULE, steps=2), tmp_path / "out.yaml"
-    ran = done("profile --plan --time-limit 2", folder, "-o", out)
+    ran = done("profile --plan --time-limit 20", folder, "-o", out)
     current, runnable, best, *_ = rows_of(ran.out)
     assert current.startswith("current    same order")
     assert runnable.startswith("on Primus")
@@ -47,7 +47,7 @@ def test_a_log_leads_to_three_rows(tmp_path: Path) -> None:
     """With layers the partition is searched: 1F1B with a better one is what Megatron-LM runs."""
     log, page = tmp_path / "run.log", tmp_path / "page.html"
     log.write_text(LOG)
-    line = "profile --stages 2 --batches 4 --plan --time-limit 2 --layers 4,6"
+    line = "profile --stages 2 --batches 4 --plan --time-limit 20 --layers 4,6"
     current, runnable, *_ = rows_of(done(line, log, "-o", page).out)
     assert current.split()[:2] == ["current", "1f1b,"]
     assert runnable.startswith("on Megatron-LM")
