@@ -53,6 +53,10 @@ def test_an_unknown_format_is_refused_with_all_formats(tmp_path: Path) -> None:
     with pytest.raises(InputError) as caught:
         readers.detected(path)
     assert all(f"{name} (" in str(caught.value) for name in readers.names())
+    layers = tmp_path / "layers.csv"
+    layers.write_text("name,forward_ms\nblock,3\n")
+    with pytest.raises(InputError, match=r"a table of layer times is a config: --config$"):
+        readers.detected(layers)
     ran = run("profile --from nsight", path, "-o", tmp_path / "a.yaml")
     assert (ran.code, ran.out) == (2, "")
     assert "from: 'nsight' is unknown; formats that are read: deepspeed (" in ran.err

@@ -53,7 +53,8 @@ def detected(path: Path) -> str:
         if each.marks and all(mark in text for mark in each.marks)
     }
     if not marked:
-        raise InputError(f"from: {label(path)} is in no format that is read: {formats()}")
+        table = "; a table of layer times is a config: --config" if ".csv" in path.suffixes else ""
+        raise InputError(f"from: {label(path)} is in no format that is read: {formats()}{table}")
     return max(marked, key=lambda name: marked[name])
 
 
