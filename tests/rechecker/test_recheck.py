@@ -371,6 +371,29 @@ def test_a_device_of_several_stages_alone_is_followed_to_what_the_search_found(
     assert partial_schedules.refuted(claim._replace(bound=program.best + 1), never, print) is None
 
 
+def test_merged_partial_schedules_refute_what_is_below_the_optimum(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of two chunks in tight memory, by device 0 alone; a schedule of 665 exists."""
+    monkeypatch.setattr(partial_schedules, "WIDTHS", (1,))
+    pipeline = Pipeline(
+        stages=8,
+        batches=16,
+        placement="interleaved",
+        activation=2,
+        forward=10,
+        backward_input=10,
+        weight=14,
+        p2p=2,
+        mem_limit=12,
+    )
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
+    assert ended(problem, (0,), 700, width=1).lower_bound == 665
+    claim = Claim(pipeline, False, BackwardKind.SPLIT, 665, (0,))
+    assert partial_schedules.refuted(claim, inf, print) == (0,)
+    assert partial_schedules.refuted(claim._replace(bound=666), inf, print) is None
+
+
 def test_two_devices_far_apart_that_wait_for_memory_are_followed_to_what_the_search_found() -> None:
     """Memory for 3 of 4 devices: every F waits until an earlier microbatch frees its memory."""
     pipeline = Pipeline(stages=4, batches=12, **HARD, mem_limit=3)
