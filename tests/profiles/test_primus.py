@@ -16,9 +16,10 @@ from ppopt.formats.torch_csv import parse_order, schedule
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
 from ppopt.profiles.estimate import Record, profile
-from ppopt.profiles.measured_runs import measured_steps, median_step, predicted
-from ppopt.profiles.readers.primus import read_run
+from ppopt.profiles.measured_runs import measured, measured_steps, median_step, predicted
+from ppopt.profiles.readers.primus import MILLISECOND, read_run
 from tests.cli.cli_run import done, run
+from tests.formats import primus_checkout
 
 MODES = {OpKind.F: "fwd", OpKind.B: "bwd", OpKind.BW: "bwd", OpKind.W: "wgrad"}
 PIPELINE = Pipeline(stages=2, batches=4, forward=[3, 5], backward=[8, 9], p2p="0.25")
@@ -228,3 +229,18 @@ def test_interleaved_events_without_numbers_need_whole_groups(tmp_path: Path) ->
 def test_one_folder_is_read(tmp_path: Path) -> None:
     ran = run("profile a b --from primus -o", tmp_path / "x.yaml")
     assert (ran.code, ran.out) == (2, "") and "one folder" in ran.err
+
+
+@pytest.mark.parametrize(("example", "chunks", "length"), [("pp8", 1, 3245), ("pp8_vpp2", 2, 2874)])
+def test_the_example_runs_of_primus(example: str, chunks: int, length: int, tmp_path: Path) -> None:
+    """8 ranks, 64 layers, 16 microbatches, 20 iterations of which 19 count; lengths in ms.
+
+    In a checkout of AMD-AGI/Primus (MIT): tools/visualization/pp_vis/pp_data_example.
+    """
+    examples = Path(primus_checkout.checkout()) / "tools/visualization/pp_vis/pp_data_example"
+    read = read_run(examples / "gpu8_layer64_gbs16" / example)
+    profiled = profile(read.records)
+    assert (len(profiled.hosts), profiled.batches, profiled.steps) == (8 * chunks, 16, 19)
+    pipeline = Pipeline(stages=len(profiled.hosts), batches=16, placement=profiled.hosts)
+    step = measured(read.records, pipeline, MILLISECOND)
+    assert round(step.makespan) == length
