@@ -29,9 +29,10 @@ from ppopt.solver import interrupts
     chunks=option("LIST", "Stages per device to try (1,2).", Heading.PIPELINE),
     recompute=option(
         "LIST",
-        "Recompute modes to try: none, full (every decoder and mtp layer), search (chosen per "
-        "stage), layers (set per layer in the file). Default: layers if any layer sets recompute. "
-        "Otherwise none; with a memory limit also full and search (no search for Megatron-LM).",
+        "Recompute modes to try: none, full (every decoder and mtp layer), selective (core "
+        "attention), modules such as layernorm+moe_act, search (chosen per stage; for Megatron-LM "
+        "one set for all layers), layers (set per layer in the file). Default: layers if any layer "
+        "sets recompute. Otherwise none; with a memory limit also full and search.",
         NAMED["recompute"].heading,
     ),
     strategies=option(

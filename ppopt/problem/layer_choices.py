@@ -34,7 +34,7 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
         return None, model
     if isinstance(choice, tuple):
         return None, model.with_modules(field, choice)
-    if choice not in (*RULES[field], SEARCH_RECOMPUTE):
+    if choice not in (*RULES[field], SEARCH_RECOMPUTE) and not _is_set(choice, model):
         raise InputError(f"{field}: {choice!r} is unknown; use {', '.join(RULES[field])} or search")
     recompute = field == "recompute"
     moves = (
@@ -46,6 +46,12 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     if choice == SEARCH_RECOMPUTE:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
+
+
+def _is_set(choice: Any, model: Layers) -> bool:
+    """Whether a choice is a set of modules of the layers, joined by `+`."""
+    known = {module.name for layer in model.distinct for module in layer.modules}
+    return isinstance(choice, str) and known.issuperset(choice.split("+"))
 
 
 def with_modules(field: str, choice: Any, modules: Any) -> Any:

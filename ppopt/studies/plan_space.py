@@ -210,7 +210,7 @@ class PlanSpace:
                 placement=configuration.placement,
                 chunks=configuration.chunks,
                 partition=self.partition,
-                **self._recompute_fields(recompute),
+                recompute=None if recompute == AS_GIVEN else recompute,
                 **self.fields,
             )
         set_fields(pipeline, grid=lcm(*self.batches) * pipeline.grid)
@@ -224,12 +224,6 @@ class PlanSpace:
         placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
-
-    def _recompute_fields(self, recompute: str) -> dict[str, Any]:
-        """Fields of a pipeline for a recompute mode."""
-        if recompute in (*RECOMPUTE[:-1],):
-            return {"recompute": recompute}
-        return {} if recompute == AS_GIVEN else {"recompute_modules": recompute.split("+")}
 
     def current_schedule(
         self, current: Schedule | str | None, objective: Objective

@@ -16,6 +16,8 @@ from ppopt.schedule.operations import occurs_per
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import exposed
 
+BACKWARDS = (OpKind.B, OpKind.BW)
+"""Kinds that repeat F of a layer that recomputes."""
 _FIELD = dict(zip((OpKind.F, OpKind.B, OpKind.W, OpKind.BW), KINDS, strict=True))
 """Kind of operation -> field of `Times`."""
 
@@ -58,7 +60,8 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
 def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fraction:
     """Communication of all operations together, in ms.
 
-    A layer that recomputes repeats the communication of F in B and BW.
+    A layer that recomputes as a whole repeats the communication of F in B and BW; that of modules
+    which recompute is left out.
     """
     pipeline = schedule.pipeline
     counts = np.zeros((len(OpKind), pipeline.num_stages), dtype=np.int64)
@@ -69,7 +72,7 @@ def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fracti
     total = ZERO
     for times, layer, stage in zip(each, pipeline.model.layers, stage_of, strict=True):
         for kind, field in _FIELD.items():
-            recomputed = times.forward if layer.recompute and kind in (OpKind.B, OpKind.BW) else 0.0
+            recomputed = times.forward if layer.recompute is True and kind in BACKWARDS else 0.0
             total += int(counts[kind, stage]) * _ms(getattr(times, field) + recomputed)
     return total
 
