@@ -157,7 +157,7 @@ def test_a_search_without_a_limit_says_so() -> None:
 
 
 def test_what_of_the_bubble_is_imbalance() -> None:
-    share = Imbalance(3, (3,), Fraction(26, 25), Fraction(37, 1000), Fraction(3, 27), None)
+    share = Imbalance(3, (3,), 26 / 25, 37 / 1000, 3 / 27, None)
     lines = printed(summary_table(replace(SOLVED, imbalance=share)), 200)
     assert lines[2] == (
         "bubble    11.1 % of the makespan; 3.7 points of it from imbalance "

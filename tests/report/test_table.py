@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from io import StringIO
 
 import numpy as np
@@ -226,7 +225,7 @@ IDLE = {label: [0] * 4 for label in ("warm-up", "input", "link", "memory", "orde
 def test_why_devices_idle() -> None:
     """Shares of 4 x 33 of device time: 13.2 is 10 %, of which 4 % are imbalance."""
     idle = IDLE | {"warm-up": [0, 3.3, 3.3, 6.6], "link": [0.132, 0, 0, 0]}
-    imbalance = Imbalance(3, (3,), Fraction(11, 10), Fraction(1, 25), Fraction(1, 10), None)
+    imbalance = Imbalance(3, (3,), 11 / 10, 1 / 25, 1 / 10, None)
     row = replace(ROW, idle=idle, communication=48, imbalance=imbalance)
     assert printed(why_table([row])) == [
         "idle by cause,",
