@@ -491,9 +491,11 @@ class PlanParams(NamedTuple):
     configuration is slower."""
     first_round: float = 0.35
     """Maximum share of the remaining time for searching partitions in the first round."""
-    polishing: float = 0.9
-    """Maximum share of the remaining time, after the first round, for improving the best schedules
+    first_polishing: float = 0.25
+    """Maximum share of the remaining time, before the first round, for improving the best schedules
     in their partitions and recompute."""
+    polishing: float = 0.9
+    """The same after the first round."""
     first_round_partitions: int = 3
     """Partitions of a configuration in the first round, besides even ones with small bounds."""
     partitions_per_round: int = 8
