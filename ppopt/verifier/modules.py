@@ -8,8 +8,9 @@ stage without layers states its own amounts.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
+from itertools import groupby
 from typing import NamedTuple
 
 from ppopt.problem.first_backward import FirstBackward
@@ -36,13 +37,15 @@ def amounts(pipeline: Pipeline) -> Amounts:
     if pipeline.model is None:
         recompute = list(costs.recompute_time), list(costs.kept), list(costs.input_workspace)
         return Amounts(*recompute, list(costs.offload_memory), list(costs.offload_time))
-    stages = pipeline.model.stage_layers(pipeline.counts)
+    stages = [list(_runs(layers)) for layers in pipeline.model.stage_layers(pipeline.counts)]
 
     def sums(amount: Callable[[Layer], Fraction]) -> list[Fraction]:
-        parts = ([amount(layer) for layer in layers] for layers in stages)
+        parts = ((amount(layer) * count for layer, count in runs) for runs in stages)
         return [sum(part, Fraction(0)) / pipeline.num_slices for part in parts]
 
-    largest = [max(map(_input_workspace, layers), default=Fraction(0)) for layers in stages]
+    largest = [
+        max((_input_workspace(layer) for layer, _ in runs), default=Fraction(0)) for runs in stages
+    ]
     own = Amounts(
         sums(added_time),
         sums(lambda layer: layer.activation - missing(layer)),
@@ -53,6 +56,13 @@ def amounts(pipeline: Pipeline) -> Amounts:
     if pipeline.first_backward is FirstBackward.WEIGHT:
         own.recompute_time[0] = own.input_workspace[0] = Fraction(0)
     return own
+
+
+def _runs(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
+    """Layers in a row that are one object, and their number."""
+    for _, group in groupby(layers, key=id):
+        same = list(group)
+        yield same[0], len(same)
 
 
 def added_time(layer: Layer) -> Fraction:
