@@ -18,11 +18,10 @@ from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.profiles import readers
-from ppopt.profiles.reader import TimerReader
 from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
-    from ppopt.profiles.reader import Recording
+    from ppopt.profiles.reader import Recording, TimerReader
     from ppopt.schedule.schedule import Schedule
 
 
@@ -94,6 +93,7 @@ def profile(
     """
     from ppopt.cli.files import check_place
     from ppopt.formats.files import write
+    from ppopt.profiles.reader import TimerReader
 
     target, sources = Path(output), files or []
     suffix = target.suffix.lower()

@@ -307,11 +307,15 @@ def test_layers_that_recompute_are_named_with_their_places() -> None:
     model = ppopt.Model([plain, *recomputing, plain, recomputing[0]])
     pipeline = model.pipeline(devices=2, batches=2, partition=[4, 5])
     report = report_evaluation(ppopt.evaluate(pipeline, "1f1b"), 0.0)
-    assert report.recomputed_layers == [LayerRun("a", 2, 3), LayerRun("b", 4, 4), ("a", 7, 8)]
+    assert report.recomputed_layers == [
+        LayerRun("a", 2, 3),
+        LayerRun("b", 4, 4),
+        LayerRun("a", 7, 8),
+    ]
     assert evaluation_object(report)["recomputed_layers"] == [
-        {"name": "a", "first": 2, "last": 3},
-        {"name": "b", "first": 4, "last": 4},
-        {"name": "a", "first": 7, "last": 8},
+        {"name": "a", "first": 2, "last": 3, "modules": None},
+        {"name": "b", "first": 4, "last": 4, "modules": None},
+        {"name": "a", "first": 7, "last": 8, "modules": None},
     ]
     text = "2 3 layers of the stages: a 2-3, b 4, a 7-8"
     assert describe_layers(report.recompute, report.recomputed_layers) == text

@@ -1,6 +1,7 @@
 """Formats of measurements: one file per format, with its `READER`. A format is named as its file.
 
-May import the rest of `ppopt.profiles`, which imports nothing from here.
+May import the rest of `ppopt.profiles`, which imports nothing from here. The command line asks for
+the names alone, so that readers are imported on use.
 """
 
 from __future__ import annotations
@@ -8,10 +9,13 @@ from __future__ import annotations
 import pkgutil
 from importlib import import_module
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
-from ppopt.profiles.reader import LARGEST_FILE, Reader, RecordReader, TimerReader
+
+if TYPE_CHECKING:
+    from ppopt.profiles.reader import Reader, RecordReader, TimerReader
 
 
 def names() -> tuple[str, ...]:
@@ -40,6 +44,8 @@ def detected(path: Path) -> str:
     If a file has the marks of several formats, the one with most marks counts. Raises InputError,
     listing the formats, if it has none.
     """
+    from ppopt.profiles.reader import LARGEST_FILE  # noqa: PLC0415  loads numpy
+
     readers = {name: reader(name) for name in names()}
     if path.is_dir():
         return min(readers, key=lambda name: _folder_rank(readers[name], path))
