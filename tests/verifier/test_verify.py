@@ -38,7 +38,7 @@ from tests.factories.schedules import (
     schedules,
     table,
 )
-from tests.factories.streams import TRANSFER_MODES, built, linked_pipelines
+from tests.factories.streams import LINK_MODES, TRANSFER_MODES, built, linked_pipelines
 from tests.factories.tables import changed
 from tests.tiers import examples
 from tests.verifier import verify_naive
@@ -115,7 +115,9 @@ def test_breaking_one_rule_reports_that_rule_alone(
 ) -> None:
     kinds = ["split"] if rule is Rule.WEIGHT else ["split", "fused", "mixed"]
     if rule in STREAMS:
-        schedule = data.draw(built(linked_pipelines(TRANSFER_MODES, max_devices=2))).schedule
+        # A blocking transfer occupies its devices: two on one link may overlap compute, too.
+        modes = LINK_MODES if rule is Rule.LINK else TRANSFER_MODES
+        schedule = data.draw(built(linked_pipelines(modes, max_devices=2))).schedule
     elif rule in GRADIENTS:
         schedule = data.draw(with_gradient_work(ROOMY, kinds))
     elif rule in OFFLOADS:
