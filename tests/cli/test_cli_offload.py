@@ -57,7 +57,7 @@ def test_layers_without_backward_do_neither(tmp_path: Path, flags: str) -> None:
     which = "offload" if "offload" in flags else "recompute"
     assert output[which] == [0, 2]
     runs = output["offloaded_layers" if which == "offload" else "recomputed_layers"]
-    assert runs == [{"name": "block", "first": 2, "last": 3}]
+    assert runs == [{"name": "block", "first": 2, "last": 3, "modules": None}]
 
 
 @pytest.mark.parametrize(
