@@ -340,7 +340,7 @@ class Layer(LayerFields[Fraction]):
 
     @property
     def largest(self) -> Mapping[str, Fraction]:
-        """Upper bounds on the costs of `in_force`, whatever it recomputes, by field."""
+        """Upper bounds on the costs of `in_force` over all that it may recompute, by field."""
         every = (self._whole, *self.modules)
         workspace = max(module.workspace for module in every)
         return {

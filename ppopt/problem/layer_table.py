@@ -36,7 +36,7 @@ class LayerTable:
     """Costs of layers, with what they recompute and offload, in ticks."""
 
     largest: Mapping[str, Ints]
-    """Upper bound on the cost of every layer by field, whatever it recomputes or offloads:
+    """Upper bound on the cost of every layer by field, over all that it may recompute or offload:
     `[layer]`."""
     amounts: Mapping[str, Ints]
     """What each layer adds to the costs of its stage, by field: `[layer]`."""

@@ -85,7 +85,7 @@ def _refusals() -> None:
             f"profile {own_model} --stages 2 --batches 2 --roles E|L -o a.yaml",
             "layers without stages",
         ),
-        ("profile -o a.yaml", "nothing to read: give files, of torch-profiler"),
+        ("profile -o a.yaml", "nothing to read: give files, of deepspeed"),
     ):
         ran = run(line)
         assert (ran.code, ran.out) == (2, ""), line

@@ -99,7 +99,7 @@ MISTAKES = (
     ),
     Mistake(
         "studies/plan_memory.py",
-        "lower_bound_of(bounds) if isinstance(bounds, Complete) else None",
+        "min(bounds.members) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
     ),
     Mistake(

@@ -34,8 +34,8 @@ from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
 from ppopt.strategies import Options, Strategy, registry
 from ppopt.strategies.schedules import own_schedule, with_explicit_placement
 
-QUICK = ("1f1b", "interleaved")
-"""The usual strategies whose orders follow from a formula."""
+QUICK = {"linear": "1f1b", "interleaved": "interleaved"}
+"""Strategies whose orders follow from a formula, by placement."""
 
 
 class ListScheduling(Method):
@@ -163,13 +163,14 @@ def one_microbatch_at_a_time(problem: Problem) -> Orders:
 
 def usual_orders(problem: Problem) -> Orders | None:
     """Orders of 1F1B or interleaved 1F1B, which take little time; None if neither applies."""
-    unlimited = with_explicit_placement(problem.pipeline)
-    for name in QUICK:
-        with suppress(NotApplicableError):
-            placed = _placed(registry()[name], unlimited)
-            if placed is not None:
-                own = registry()[name].built(placed, Options())
-                return convert_backwards(problem.pipeline, own, problem.backward_kind)
+    name = QUICK.get(problem.pipeline.resolved_placement)
+    if name is None:
+        return None
+    with suppress(NotApplicableError):
+        placed = _placed(registry()[name], with_explicit_placement(problem.pipeline))
+        if placed is not None:
+            own = registry()[name].built(placed, Options())
+            return convert_backwards(problem.pipeline, own, problem.backward_kind)
     return None
 
 
