@@ -493,7 +493,8 @@ class PlanParams(NamedTuple):
     """Maximum share of the remaining time for searching partitions in the first round."""
     first_polishing: float = 0.25
     """Maximum share of the remaining time, before the first round, for improving the best schedules
-    in their partitions and recompute."""
+    in their partitions and recompute. With one worker there is none: the result of a plan that ends
+    by proof does not depend on the speed of the machine."""
     polishing: float = 0.9
     """The same after the first round."""
     first_round_partitions: int = 3

@@ -136,7 +136,7 @@ class PlanSearch:
             self._search_first()
             self._begun = True
             self._follow_hints()
-            if not self._over:
+            if self.options.workers > 1 and not self._over:
                 self._improve(self._deadline.share(self._params.first_polishing))
             for round_index in count():
                 if self._over:
