@@ -288,29 +288,25 @@ class LatentAttention:
         return attention_flops(self.keys(context), self.heads, self.query, self.value) + index
 
 
-@dataclass(frozen=True)
-class LinearAttention:
-    """Attention without a softmax: a state of query x value per head, updated token by token.
+CHUNK = 64
+"""Tokens of a chunk of linear attention, as in kernels of
+github.com/fla-org/flash-linear-attention."""
 
-    It runs in chunks of tokens (gated delta rule, arXiv 2412.06464, section 3.3).
-    """
+
+@dataclass(frozen=True)
+class Recurrence:
+    """A state of `query` x `value` per head in place of keys; it runs in chunks of tokens."""
 
     heads: int
     """Heads of values, and of the output."""
     groups: int
-    """Heads of queries and keys."""
+    """Heads of queries and keys, which several heads of values share."""
     query: int
-    """Width of a head of queries and keys."""
+    """Width of a head of queries and keys: the size of the state."""
     value: int
     """Width of a head of values."""
-    kernel: int = 0
-    """Tokens that a convolution over queries, keys and values spans; 0: there is none."""
-    delta: bool = True
-    """Whether a token replaces the state's value for its key, with a rate and a decay per head."""
-    latent: int = 0
-    """Width of the vectors from which the output gate, and a decay for each element of a key, come
-    (Kimi Linear, arXiv 2510.26692); 0: the gate comes from the hidden vector."""
-    causal: bool = True
+    chunk: int
+    """Tokens of a chunk."""
 
     @property
     def window(self) -> int | None:
@@ -325,7 +321,25 @@ class LinearAttention:
     @property
     def states(self) -> float:
         """Elements per token of the states of chunks."""
-        return self.heads * self.query * self.value / CHUNK
+        return self.heads * self.query * self.value / self.chunk
+
+
+@dataclass(frozen=True)
+class LinearAttention(Recurrence):
+    """Attention without a softmax: a state of query x value per head, updated token by token.
+
+    It runs in chunks of tokens (gated delta rule, arXiv 2412.06464, section 3.3).
+    """
+
+    chunk: int = CHUNK
+    kernel: int = 0
+    """Tokens that a convolution over queries, keys and values spans; 0: there is none."""
+    delta: bool = True
+    """Whether a token replaces the state's value for its key, with a rate and a decay per head."""
+    latent: int = 0
+    """Width of the vectors from which the output gate, and a decay for each element of a key, come
+    (Kimi Linear, arXiv 2510.26692); 0: the gate comes from the hidden vector."""
+    causal: bool = True
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of queries, keys, values, output gate, rates, and the output."""
@@ -379,27 +393,14 @@ class LinearAttention:
         return self.heads * (inner + state)
 
 
-CHUNK = 64
-"""Tokens of a chunk of linear attention, as in kernels of
-github.com/fla-org/flash-linear-attention."""
-
-
 @dataclass(frozen=True)
-class StateSpace:
+class StateSpace(Recurrence):
     """A Mamba-2 layer: a state of `query` x `value` per head (arXiv 2405.21060, section 7.1).
 
     It is linear attention whose keys, queries and values are B, C and x of the paper. It runs in
     chunks of tokens (section 6).
     """
 
-    heads: int
-    """Heads of values, and of the output."""
-    groups: int
-    """Heads of queries and keys, which several heads of values share."""
-    query: int
-    """Width of a head of queries and keys: the size of the state."""
-    value: int
-    """Width of a head of values."""
     kernel: int = 4
     """Tokens that the convolution over queries, keys and values spans."""
     chunk: int = 128
@@ -407,21 +408,6 @@ class StateSpace:
     bias: bool = False
     """Whether the projections have a bias."""
     causal: bool = True
-
-    @property
-    def window(self) -> int | None:
-        """Maximum number of keys that a query sees; None: all before it."""
-        return None
-
-    @property
-    def mixed(self) -> int:
-        """Elements per token of queries, keys and values, over which the convolution runs."""
-        return 2 * self.groups * self.query + self.heads * self.value
-
-    @property
-    def states(self) -> float:
-        """Elements per token of the states of chunks."""
-        return self.heads * self.query * self.value / self.chunk
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of gate, values, keys, queries and time steps, and of the output."""

@@ -157,7 +157,7 @@ def _kimi_linear(keys: Keys, index: int) -> Decoder:
     if index + 1 in (linear.numbers("kda_layers") or ()):
         heads, width = linear.count("num_heads"), linear.count("head_dim")
         kernel = linear.count("short_conv_kernel_size", 4)
-        attention = LinearAttention(heads, heads, width, width, kernel, latent=width)
+        attention = LinearAttention(heads, heads, width, width, kernel=kernel, latent=width)
     else:
         attention = latent_attention(keys)
     return Decoder(attention, shared_experts(keys, index, routing_bias=True))

@@ -22,15 +22,12 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.first_schedules import FirstSchedules
+from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
-
-QUICK = ("linear", "interleaved")
-"""Placements whose usual strategies most trainers run."""
 
 
 def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
@@ -145,9 +142,10 @@ class FirstRows:
 
 def _best_of_each(rows: Iterable[FirstRow]) -> tuple[FirstRow, ...]:
     """The row of minimum time per microbatch of every configuration, the fastest first."""
-    ranked = sorted(rows, key=FirstRow.rank)
-    best = {row.configuration._replace(strategy=""): row for row in reversed(ranked)}
-    return tuple(sorted(best.values(), key=FirstRow.rank))
+    best: dict[PlanConfiguration, FirstRow] = {}
+    for row in sorted(rows, key=FirstRow.rank):
+        best.setdefault(row.configuration._replace(strategy=""), row)
+    return tuple(best.values())
 
 
 def least_memory_row(space: PlanSpace) -> FirstRow:

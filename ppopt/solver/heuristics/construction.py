@@ -25,17 +25,15 @@ from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
+from ppopt.solver.heuristics.first_schedules import QUICK, USUAL
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
-from ppopt.strategies import Options, Strategy, registry
+from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.strategies.schedules import own_schedule, with_explicit_placement
-
-QUICK = {"linear": "1f1b", "interleaved": "interleaved"}
-"""Strategies whose orders follow from a formula, by placement."""
 
 
 class ListScheduling(Method):
@@ -163,13 +161,14 @@ def one_microbatch_at_a_time(problem: Problem) -> Orders:
 
 def usual_orders(problem: Problem) -> Orders | None:
     """Orders of 1F1B or interleaved 1F1B, which take little time; None if neither applies."""
-    name = QUICK.get(problem.pipeline.resolved_placement)
-    if name is None:
+    placement = problem.pipeline.resolved_placement
+    if placement not in QUICK:
         return None
+    strategy = resolve(USUAL[placement])
     with suppress(NotApplicableError):
-        placed = _placed(registry()[name], with_explicit_placement(problem.pipeline))
+        placed = _placed(strategy, with_explicit_placement(problem.pipeline))
         if placed is not None:
-            own = registry()[name].built(placed, Options())
+            own = strategy.built(placed, Options())
             return convert_backwards(problem.pipeline, own, problem.backward_kind)
     return None
 

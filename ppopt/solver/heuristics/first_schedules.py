@@ -32,6 +32,8 @@ AcceptsPartition = Callable[[Counts], bool]
 """Whether a runtime supports a partition."""
 USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
 """The strategy of a placement that is evaluated first."""
+QUICK = ("linear", "interleaved")
+"""Placements whose usual strategy most trainers run; its orders follow from a formula."""
 
 
 class FirstSchedules(NamedTuple):
