@@ -21,11 +21,10 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.budget import Budget
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import (
+    QUICK_ORDERS,
     Baselines,
     ListScheduling,
     MixedBaselines,
-    one_microbatch_at_a_time,
-    usual_orders,
 )
 from ppopt.solver.heuristics.steady_state import ShortRun, ShortRunUnrolling
 from ppopt.solver.incumbent import Incumbent
@@ -134,15 +133,15 @@ class Search:
             self.budget.interrupted = True
 
     def _schedule_simply(self) -> None:
-        """Schedule by 1F1B or interleaved 1F1B, else one microbatch at a time, even if time is up.
+        """Schedule by the first of the `QUICK_ORDERS` that fits, even if time is up.
 
         If backwards are mixed: with every backward split, and with every backward whole.
         """
         incumbent = self.view or self.incumbent
         if self.incumbent.closed:
             return
-        for orders_of in (usual_orders, one_microbatch_at_a_time):
-            if orders_of is usual_orders or incumbent.value is None:
+        for number, orders_of in enumerate(QUICK_ORDERS):
+            if not number or incumbent.value is None:
                 for restriction in self.problem.restrictions:
                     incumbent.submit_orders(orders_of(restriction))
 

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -31,9 +35,21 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     Makespan (m + p - 1)(F + BW) on equal stages without link delay; memory min(m, p - i)
     activations (Megatron-LM, arXiv 2104.04473, section 2.2.1).
     """
+    return within(pipeline, [pipeline.num_stages] * pipeline.num_stages)
+
+
+def within(pipeline: Pipeline, activations: Sequence[int]) -> Orders:
+    """1F1B with at most this many activations per stage, at least 1.
+
+    All warm-ups are shorter in the same proportion: the steady state is then as short as the round
+    trip of a microbatch allows. Neighbours with equal warm-ups wait for each other.
+    """
+    usual = np.arange(pipeline.num_stages, 0, -1)
+    scaled = (np.outer(usual, activations) // usual).min(axis=1)
+    live = np.clip(scaled, 1, usual).tolist()
 
     def order(stage: int) -> Ints:
-        warm_up = min(pipeline.batches, pipeline.num_stages - 1 - stage)
+        warm_up = min(pipeline.batches, live[stage] - 1)
         forward = stream(pipeline, OpKind.F, stage)
         backward = stream(pipeline, OpKind.BW, stage)
         return alternating(forward, backward, warm_up)

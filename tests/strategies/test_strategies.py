@@ -22,10 +22,13 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
 from ppopt.formats.models import read_settings
 from ppopt.problem.operation import OpKind
+from ppopt.schedule import timing
 from ppopt.strategies import names, registry, resolve
 from ppopt.strategies.building_block import Passes
+from ppopt.strategies.one_f_one_b import within
 from ppopt.strategies.one_f_one_b_v import one_f_one_b_v_block
 from ppopt.studies.sweep_grid import axis
+from ppopt.verifier import checked
 from tests.tiers import examples, first
 
 SIZES = [(1, 1), (1, 5), (2, 1), (4, 3), (4, 8), (5, 7)]
@@ -442,3 +445,22 @@ def test_what_is_in_flight_after_all_moves_is_counted_anew_alike(
                     counted[device, slot + 1 :] -= 1
     assert np.array_equal(passes.in_flight, counted)
     assert counted.max() <= passes.peak
+
+
+@given(st.data())
+def test_1f1b_within_memory_never_exceeds_it(data: st.DataObject) -> None:
+    p, m = data.draw(st.integers(1, 7)), data.draw(st.integers(1, 12))
+    limits = data.draw(st.lists(st.integers(1, 8), min_size=p, max_size=p))
+    pipeline = Pipeline(stages=p, batches=m)
+    schedule = checked(timing.schedule(pipeline, within(pipeline, limits)))
+    assert all(
+        peak <= min(limit, p - i) for i, (peak, limit) in enumerate(zip(peaks(schedule), limits))
+    )
+
+
+@pytest.mark.parametrize("devices", [8, 32])
+def test_1f1b_in_half_of_its_memory_takes_twice_as_long(devices: int) -> None:
+    """A round trip of p (F + BW) then has p / 2 microbatches; equal warm-ups take far longer."""
+    pipeline = Pipeline(stages=devices, batches=4 * devices)
+    schedule = timing.schedule(pipeline, within(pipeline, [devices // 2] * devices))
+    assert figure(schedule) <= 2 * figure(evaluate(pipeline, "1f1b"))

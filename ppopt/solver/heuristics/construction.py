@@ -32,7 +32,9 @@ from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import ConstructionParams, PriorityRuleParams
+from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.strategies import Options, Strategy, registry, resolve
+from ppopt.strategies.one_f_one_b import within
 from ppopt.strategies.schedules import own_schedule, with_explicit_placement
 
 
@@ -160,7 +162,7 @@ def one_microbatch_at_a_time(problem: Problem) -> Orders:
 
 
 def usual_orders(problem: Problem) -> Orders | None:
-    """Orders of 1F1B or interleaved 1F1B, which take little time; None if neither applies."""
+    """Orders of 1F1B or interleaved 1F1B; None if neither applies."""
     placement = problem.pipeline.resolved_placement
     if placement not in QUICK:
         return None
@@ -168,9 +170,27 @@ def usual_orders(problem: Problem) -> Orders | None:
     with suppress(NotApplicableError):
         placed = _placed(strategy, with_explicit_placement(problem.pipeline))
         if placed is not None:
-            own = strategy.built(placed, Options())
-            return convert_backwards(problem.pipeline, own, problem.backward_kind)
+            return _converted(problem, strategy.built(placed, Options()))
     return None
+
+
+def limited_orders(problem: Problem) -> Orders | None:
+    """Orders of 1F1B within the memory limits; None if 1F1B does not apply."""
+    pipeline = problem.pipeline
+    if pipeline.resolved_placement != "linear" or usual_orders(problem) is None:
+        return None
+    activations = RouteTimes(problem.instance).max_until_b
+    fitting = [pipeline.num_stages if limit is None else max(limit, 1) for limit in activations]
+    return _converted(problem, within(pipeline, fitting))
+
+
+def _converted(problem: Problem, orders: Orders) -> Orders:
+    """Orders with all backwards of the kind of the problem."""
+    return convert_backwards(problem.pipeline, orders, problem.backward_kind)
+
+
+QUICK_ORDERS = (usual_orders, limited_orders, one_microbatch_at_a_time)
+"""Orders that need no search, the fastest first; later ones need less memory."""
 
 
 def _baseline_schedules(problem: Problem, end: float) -> Iterator[OrderedSchedule | None]:
@@ -195,7 +215,7 @@ def _baseline_schedule(
     if placed is None:
         return None
     own = strategy.built(placed, Options())
-    orders = convert_backwards(problem.pipeline, own, problem.backward_kind)
+    orders = _converted(problem, own)
     if not all(map(np.array_equal, own, orders)):
         return _timed(problem, orders)
     schedule = own_schedule(strategy, placed, problem.objective, Options())
