@@ -41,12 +41,12 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
 def within(pipeline: Pipeline, activations: Sequence[int]) -> Orders:
     """1F1B with at most this many activations per stage, at least 1.
 
-    All warm-ups are shorter in the same proportion: the steady state is then as short as the round
-    trip of a microbatch allows. Neighbours with equal warm-ups wait for each other.
+    All stages have the same share of their activations of 1F1B. Then few neighbours have equal
+    warm-ups, which wait for each other.
     """
     usual = np.arange(pipeline.num_stages, 0, -1)
-    scaled = (np.outer(usual, activations) // usual).min(axis=1)
-    live = np.clip(scaled, 1, usual).tolist()
+    scaled = -(-np.outer(usual, activations) // usual)
+    live = np.minimum(usual, scaled.min(axis=1)).tolist()
 
     def order(stage: int) -> Ints:
         warm_up = min(pipeline.batches, live[stage] - 1)
