@@ -39,9 +39,9 @@ H100 = replace(gpu_named("h100"), matrix_efficiency=0.748, launch_time=0)
 """An H100 whose products run as fast as alone, at 0.748 of the peak, and that never waits for the
 CPU; in steps products reach 0.64. The models are instances of records: their figures stay."""
 MEASUREMENTS = H100.origins["attention_efficiency"].source
-LINK = "link: {bandwidth: 50GB/s}"
+LINK = {"link": {"bandwidth": "50GB/s"}}
 """One 400 Gb/s adapter a GPU, no latency."""
-SLOW_LINK = "link: {bandwidth: 25GB/s}"
+SLOW_LINK = {"link": {"bandwidth": "25GB/s"}}
 """Half an adapter a GPU, as A100 nodes have."""
 LLAMA = (
     "derived from dim, n_layers, n_heads, n_kv_heads, ffn_dim_multiplier, multiple_of and "
@@ -141,7 +141,7 @@ def model_file(
         for layer in Costing.of(training, H100).layers(architecture)
     ]
     sizes = sizes_of(training, architecture)
-    return ModelFile(description, source, training, H100, layers, sizes, LINK, comments)
+    return ModelFile(description, source, training, H100, layers, sizes, LINK, comments=comments)
 
 
 def llama_8b() -> ModelFile:
@@ -165,12 +165,13 @@ def llama_8b_long() -> ModelFile:
 def llama_8b_mixed() -> ModelFile:
     """Llama 3.1 8B on two stages of H100 and two of A100, 80 GiB each."""
     slow = round(gpu_named("a100").bf16 / H100.bf16, 3)
-    settings = (
-        f"device_speed: [1, 1, {slow}, {slow}]  # 312 / 989.4: dense BF16 peaks of A100 and H100",
-        "mem_limit: 81920  # 80 GiB",
-    )
+    settings = {**SLOW_LINK, "device_speed": [1, 1, slow, slow], "mem_limit": 81920}
+    remarks = {
+        "device_speed": "312 / 989.4: dense BF16 peaks of A100 and H100",
+        "mem_limit": "80 GiB",
+    }
     description = "Llama 3.1 8B on 16 H100 and 16 A100 (2 + 2 pipeline stages x 8 data-parallel)"
-    return llama_8b()._replace(description=description, transfer=SLOW_LINK, settings=settings)
+    return replace(llama_8b(), description=description, settings=settings, remarks=remarks)
 
 
 def deepseek_v3() -> ModelFile:

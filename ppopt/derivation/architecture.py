@@ -379,16 +379,17 @@ class LinearAttention(Recurrence):
         return self.mixed * (2 if self.kernel else 1) + around
 
     def scores(self, _: int) -> float:
-        """FLOPs per token of F in chunks of `CHUNK` tokens, half of a chunk under the mask.
+        """FLOPs per token of F in chunks, half of a chunk under the mask.
 
         Of a chunk: scores and their product with values; of the state: its update and its reading.
         The delta rule solves a triangular system, too: scores of keys with keys, products of
         its solution with keys and values, and one more reading of the state (arXiv 2406.06484,
         equations 8 to 11).
         """
-        inner, state = CHUNK * (self.query + self.value), 4 * self.query * self.value
+        chunk, state = self.chunk, 4 * self.query * self.value
+        inner = chunk * (self.query + self.value)
         if self.delta:
-            inner += CHUNK * (2 * self.query + self.value) + CHUNK * CHUNK // 3
+            inner += chunk * (2 * self.query + self.value) + chunk * chunk // 3
             state += 2 * self.query * self.value
         return self.heads * (inner + state)
 

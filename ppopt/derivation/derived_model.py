@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import floor, isfinite
@@ -18,7 +17,7 @@ from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training
 from ppopt.errors import InputError
-from ppopt.formats.config import model_of, parse_config, pipeline_of
+from ppopt.formats.config import model_of, pipeline_of, settings_of
 from ppopt.problem.pipeline import Model, Pipeline
 
 USABLE = 0.92
@@ -100,81 +99,82 @@ class DerivedModel:
         shares = {name: min(1.0, factor * getattr(self.gpu, name)) for name in names}
         return replace(self.gpu, **shares)
 
-    @cached_property
+    @property
     def text(self) -> str:
         """The model file, which `--config` reads."""
+        remarks = {
+            **({} if self.link else {"link": "MiB per ms"}),
+            "mem_limit": f"{USABLE:.0%} of the {self.gpu.memory:g} GiB of a {self.gpu.name}: "
+            "PyTorch reserves more than it allocates",
+            "attention_share": "for `microbatch_tokens`, or slices",
+        }
+        return replace(self._file, comments=self._comments(), remarks=remarks).text()
+
+    @cached_property
+    def _file(self) -> ModelFile:
+        """The model file without its comments."""
         return ModelFile(
-            description=json.dumps(
-                f"{self.architecture.name}, {self.parameters:,} parameters, on "
-                f"{self.training.gpus} x {self.gpu.name}"
-            ),
-            source=json.dumps(f"derived from {self.origin} by `ppopt init`, not measured"),
+            description=f"{self.architecture.name}, {self.parameters:,} parameters, on "
+            f"{self.training.gpus} x {self.gpu.name}",
+            source=f"derived from {self.origin} by `ppopt init`, not measured",
             training=self.training,
             gpu=self.gpu,
             layers=self.layers,
             sizes=sizes_of(self.training, self.architecture),
-            comments=self._comments(),
-            settings=self._settings(),
-            transfer=self._transfer(),
-        ).text()
+            settings={**self._transfer(), **self._settings()},
+        )
 
     @cached_property
     def pipeline(self) -> Pipeline:
         """The pipeline that the model file describes."""
-        return pipeline_of(self._parsed)
+        return pipeline_of(self._file_settings)
 
     @property
     def model(self) -> Model:
         """The layers that the model file describes."""
-        return model_of(self._parsed)
+        return model_of(self._file_settings)
 
     @cached_property
-    def _parsed(self) -> dict[str, Any]:
-        return parse_config(self.text, ".yaml", "derived model")
+    def _file_settings(self) -> dict[str, Any]:
+        return settings_of(self._file.document, "derived model")
 
-    def _transfer(self) -> str:
-        """The line of the file for the time of a transfer between devices."""
+    def _transfer(self) -> dict[str, Any]:
+        """The setting of a transfer between devices."""
         if self.link is not None:
-            return f"link: {json.dumps(self.link)}"
+            return {"link": self.link}
         return self.costing.transfers(layer.output for layer in self.layers[:-1])
 
     @cached_property
     def attention_share(self) -> float | None:
         """Share of F and BW of all layers that grows with the square of a sequence's length.
 
-        It is half the second difference of the times of one, two and three times the length. None:
-        a microbatch has several sequences, so that its times are not those of one document.
+        It is half the second difference of the times of attention for one, two and three times the
+        length. None: a microbatch has several sequences, so that its times are not those of one
+        document.
         """
         if self.training.microbatch != 1:
             return None
-
-        def layers(times: int) -> Iterable[DerivedLayer]:
-            training = replace(self.training, sequence=times * self.training.sequence)
-            return Costing.of(training, self._gpu, self.scale).layers(self.architecture)
-
         once, twice, thrice = (
-            sum(layer.count * (layer.forward + layer.backward) for layer in of_length)
-            for of_length in (self.layers, layers(2), layers(3))
+            Costing.of(
+                replace(self.training, sequence=times * self.training.sequence),
+                self._gpu,
+                self.scale,
+            ).attention(self.architecture)
+            for times in (1, 2, 3)
         )
-        return min(1.0, max(0.0, (thrice - 2 * twice + once) / (2 * once)))
+        whole = sum(layer.count * (layer.forward + layer.backward) for layer in self.layers)
+        return min(1.0, max(0.0, (thrice - 2 * twice + once) / (2 * whole)))
 
-    def _lengths(self) -> list[str]:
-        """Settings for the factors of microbatches with different lengths."""
-        if self.attention_share is None:
-            return []
-        return [
-            f"attention_share: {self.attention_share:.4f}  # for `microbatch_tokens`, or slices",
-            f"reference_tokens: {self.training.sequence}",
-        ]
-
-    def _settings(self) -> list[str]:
-        limit = floor(USABLE * self.gpu.memory * 1024)
-        return [
-            f"mem_limit: {limit}  # {USABLE:.0%} of the {self.gpu.memory:g} GiB of a "
-            f"{self.gpu.name}: PyTorch reserves more than it allocates",
-            *([] if self.partition is None else [f"partition: {json.dumps(self.partition)}"]),
-            *self._lengths(),
-        ]
+    def _settings(self) -> dict[str, Any]:
+        """Memory limit, partition, and what microbatches with different lengths need."""
+        settings: dict[str, Any] = {"mem_limit": floor(USABLE * self.gpu.memory * 1024)}
+        if self.partition is not None:
+            is_text = isinstance(self.partition, str)
+            settings["partition"] = self.partition if is_text else list(self.partition)
+        if self.attention_share is not None:
+            settings["attention_share"] = round(self.attention_share, 4)
+            settings["reference_tokens"] = self.training.sequence
+        return settings
 
     def _comments(self) -> list[str]:
         training, gpu = self.training, self.costing.gpu

@@ -27,7 +27,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import ceil, floor, inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import (
     Architecture,
@@ -398,25 +398,24 @@ class Costing:
             frozen=frozen,
             flops=flops,
             parts=tuple(parts),
-            modules=self.modules(parts),
+            modules=self.modules(parts, is_waiting=times.waiting.backward > 0),
         )
 
-    def modules(self, parts: Sequence[LayerPart]) -> tuple[DerivedModule, ...]:
+    def modules(self, parts: Sequence[LayerPart], *, is_waiting: bool) -> tuple[DerivedModule, ...]:
         """Modules of a layer; those of one name as one.
 
-        If the CPU is slower than the kernels of the backward, its launches count.
+        Launches count if the kernels of the backward wait for the CPU.
         """
         by_name: dict[str, list[ModuleCosts]] = {}
         for module in (each for part in parts for each in part.modules):
             by_name.setdefault(module.name, []).append(module)
-        waits = self.times(parts, DECODER).waiting.backward > 0
         modules = []
         for name, same in by_name.items():
             memory = floor(sum(each.freed for each in same) / MIB)
             kernels = [kernel for each in same for kernel in each.forward]
             exchanged = [collective for each in same for collective in each.collectives]
             seconds = self.scale.compute * self.computed(kernels) + self.exposed(exchanged)
-            if waits:
+            if is_waiting:
                 number = sum(kernel.launches for kernel in kernels)
                 launching = number * self.training.style.launch * self.gpu.launch_time
                 launching += CHECKPOINT * sum(each.number for each in same)
@@ -424,17 +423,17 @@ class Costing:
             modules.append(DerivedModule(name, _rounded(1000 * seconds), memory, same[0].inside))
         return tuple(modules)
 
-    def transfers(self, sizes: Iterable[float]) -> str:
-        """The line of a model file for transfers of these sizes, in MiB, to the next device.
+    def transfers(self, sizes: Iterable[float]) -> dict[str, Any]:
+        """The setting of a model file for transfers of these sizes, in MiB, to the next device.
 
         One time if all are equal; else latency, and bandwidth in MiB per ms.
         """
         *smaller, largest = sorted(set(sizes))
-        time, latency = self.transfer(largest), _rounded(self.transfer(0))
+        time, latency = self.transfer(largest), self.transfer(0)
         if not smaller:
-            return f"p2p_time: {_rounded(time)}"
-        bandwidth = largest / (time - self.transfer(0))
-        return f"link: {{latency: {latency}, bandwidth: {bandwidth:.4g}}}  # MiB per ms"
+            return {"p2p_time": _rounded(time)}
+        bandwidth = float(f"{largest / (time - latency):.4g}")
+        return {"link": {"latency": _rounded(latency), "bandwidth": bandwidth}}
 
     def transfer(self, size: float) -> float:
         """Milliseconds of a transfer of `size` MiB to the next device."""
@@ -458,13 +457,26 @@ class Costing:
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
 
+    def attention(self, architecture: Architecture) -> float:
+        """Ms of F and BW of attention itself, in the layers of words."""
+        runs = [(run.decoder, run.count) for run in architecture.runs]
+        if self.training.mtp:
+            runs.append((architecture.prediction_layer, architecture.predictions))
+        parts = [
+            (self.rank.attention_itself(each), count)
+            for decoder, count in runs
+            for each in decoder.attentions
+        ]
+        times = ((self.computing([part]) + self.communication([part]), n) for part, n in parts)
+        return sum(count * (time.forward + time.backward) for time, count in times)
+
     def _beside_another_microbatch(self, parts: Sequence[LayerPart]) -> list[LayerPart]:
         """Parts whose exchanges of tokens overlap with compute: of F with BW, of BW with F."""
-        kinds = [self._kinds(part) for part in parts]
-        forward, _, _, backward = (
-            sum(map(self.computed, kernels)) / DISPATCHES for kernels in zip(*kinds, strict=True)
+        forward, back, weight = (
+            sum(map(self.computed, kernels)) / DISPATCHES
+            for kernels in zip(*map(self._kinds, parts), strict=True)
         )
-        seconds = (backward, forward, 0.0, forward)
+        seconds = (back + weight, forward, 0.0, forward)
         return [
             replace(part, collectives=part.collectives.hidden_behind(seconds, TOKENS))
             for part in parts
@@ -506,20 +518,20 @@ class Costing:
 
     def _launches(self, part: LayerPart) -> Times:
         """Kernels of F, B, W and BW."""
+        forward, back, weight = (
+            sum(kernel.launches for kernel in kernels) for kernels in self._kinds(part)
+        )
         small = part.small_kernels
-        kernels = (sum(kernel.launches for kernel in kind) for kind in self._kinds(part))
-        return Times(*kernels) + Times(small, small, 0, small)
+        return Times(forward + small, back + small, weight, back + weight + small)
 
     def _kinds(self, part: LayerPart) -> tuple[tuple[Kernel, ...], ...]:
-        """Kernels of F, B, W and BW."""
-        weight = part.weight + self.accumulation(part)
-        return part.forward, part.input, weight, part.input + weight
+        """Kernels of F, B and W."""
+        return part.forward, part.input, part.weight + self.accumulation(part)
 
     def _computing(self, part: LayerPart) -> Times:
-        factor = 1000 * self.scale.compute
-        times = Times(*(factor * self.computed(kernels) for kernels in self._kinds(part)))
-        split = self.split(part)
-        return times._replace(input=split * times.input, weight=split * times.weight)
+        factor, split = 1000 * self.scale.compute, self.split(part)
+        forward, back, weight = (factor * self.computed(each) for each in self._kinds(part))
+        return Times(forward, split * back, split * weight, back + weight)
 
     def split(self, part: LayerPart) -> float:
         """Factor on the time of the kernels of B and of W as separate operations."""

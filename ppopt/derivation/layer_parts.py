@@ -23,7 +23,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from functools import cached_property, reduce
 from itertools import groupby
-from operator import add
+from operator import add, attrgetter
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import (
@@ -210,11 +210,13 @@ class LayerPart:
 
     def __add__(self, addend: LayerPart) -> LayerPart:
         """Both as one part, by the name of the first."""
-        own = {"name", "trained", "in_bf16"}
-        summed = (entry.name for entry in fields(self) if entry.name not in own)
-        return replace(
-            self, **{name: getattr(self, name) + getattr(addend, name) for name in summed}
-        )
+        return _sum(self.name, (self, addend))
+
+
+SUMMED = tuple(
+    entry.name for entry in fields(LayerPart) if entry.name not in ("name", "trained", "in_bf16")
+)
+"""Fields of a part that add up."""
 
 
 @dataclass(frozen=True)
@@ -315,7 +317,7 @@ class Rank:
         products = self._products(attention.matrices(hidden), frozen=frozen)
         width = attention.heads * attention.value / ranks
         merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
-        own = self._attention(attention)
+        own = self.attention_itself(attention)
         stashed = ELEMENT * tokens * attention.stashed / ranks
         positions = self._positions(attention, frozen=frozen)
         modules = self._attention_modules(attention, own, products, positions)
@@ -373,7 +375,8 @@ class Rank:
             parts.append(self._pointwise("convolution", convolution, each * attention.mixed))
         return parts
 
-    def _attention(self, attention: Attention) -> LayerPart:
+    def attention_itself(self, attention: Attention) -> LayerPart:
+        """Scores and values, or a state, without projections."""
         is_recurrent = isinstance(attention, Recurrent)
         if self.training.attention == UNFUSED and not is_recurrent:
             return self._scores_in_memory(attention)
@@ -791,7 +794,8 @@ def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
     ]
 
 
-def _sum(name: str, parts: Iterable[LayerPart]) -> LayerPart:
+def _sum(name: str, parts: Sequence[LayerPart]) -> LayerPart:
     """Several parts as one."""
-    first, *rest = parts
-    return reduce(add, rest, replace(first, name=name))
+    columns = zip(*map(attrgetter(*SUMMED), parts), strict=True)
+    sums = (reduce(add, column) for column in columns)
+    return replace(parts[0], name=name, **dict(zip(SUMMED, sums, strict=True)))

@@ -1,18 +1,27 @@
-"""Write derived costs as a model file in layers."""
+"""Derived costs as a model file in layers: its settings, and its text with comments."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from itertools import starmap
+from typing import Any
 
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import DerivedLayer, DerivedModule
 from ppopt.derivation.training import Training
+from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes
 
+QUOTED = ("description", "source", "link", "partition", *TEXTS)
+"""Settings whose text is in quotes."""
+UNITS = {"time_unit": "ms", "memory_unit": "MiB"}
 
-class ModelFile(NamedTuple):
+
+@dataclass(frozen=True)
+class ModelFile:
     """The content of a model file."""
 
     description: str
@@ -21,73 +30,98 @@ class ModelFile(NamedTuple):
     gpu: Gpu
     layers: Sequence[DerivedLayer]
     sizes: TrainingSizes
-    transfer: str
-    """The line of the transfer between devices, as YAML."""
+    settings: Mapping[str, Any]
+    """Other settings: the transfer between devices, and further ones."""
+    remarks: Mapping[str, str] = field(default_factory=dict)
+    """Comments behind settings."""
     comments: Sequence[str] = ()
     """The derivation of its figures, one line each."""
-    settings: Sequence[str] = ()
-    """Other settings, one line of YAML each."""
+
+    @cached_property
+    def document(self) -> dict[str, Any]:
+        """The settings of the file."""
+        training, peak = self.training, self.gpu.peak(self.training.precision)
+        return {
+            "description": self.description,
+            "source": self.source,
+            **UNITS,
+            "stages": training.devices,
+            "batches": training.batches,
+            "training": self.sizes.in_file(),
+            "tokens_per_microbatch": training.all_tokens,
+            "flops_per_microbatch": round(sum(row.count * row.flops for row in self.layers)),
+            "peak_flops": round(training.tensor * training.context * peak),
+            **self.settings,
+            "layers": list(map(layer_settings, self.layers)),
+        }
 
     def text(self) -> str:
         """Write the file."""
-        training, peak = self.training, self.gpu.peak(self.training.precision)
+        lines = [
+            _entry(key, value) + (f"  # {self.remarks[key]}" if key in self.remarks else "")
+            for key, value in self.document.items()
+            if key != "layers"
+        ]
+        head = 2 + len(UNITS)
         return "\n".join(
             [
-                f"description: {self.description}",
-                f"source: {self.source}",
-                "time_unit: ms",
-                "memory_unit: MiB",
+                *lines[:head],
                 "",
                 *(f"# {line}" if line else "#" for line in self.comments),
-                f"stages: {training.devices}",
-                f"batches: {training.batches}",
-                f"training: {{{self._sizes()}}}",
-                f"tokens_per_microbatch: {training.all_tokens}",
-                f"flops_per_microbatch: {round(sum(row.count * row.flops for row in self.layers))}",
-                f"peak_flops: {round(training.tensor * training.context * peak)}",
-                self.transfer,
-                *self.settings,
+                *lines[head:],
                 "",
                 "layers:",
-                *map(layer_text, self.layers),
+                *(f"  - {_text(layer)}" for layer in self.document["layers"]),
                 "",
             ]
         )
 
-    def _sizes(self) -> str:
-        """Entries of the sizes on one line, those of lists of text on further lines."""
-        entries = self.sizes.in_file()
-        sizes = [f"{name}: {size}" for name, size in entries.items() if name not in TEXTS]
-        texts = [f"{name}: {json.dumps(entries[name])}" for name in TEXTS if name in entries]
-        return ",\n  ".join([", ".join(sizes), *texts])
+
+def _entry(key: str, value: object) -> str:
+    is_quoted = key in QUOTED and not isinstance(value, Mapping)
+    return f"{key}: {json.dumps(value) if is_quoted else _text(value)}"
 
 
-def layer_text(layer: DerivedLayer) -> str:
-    """Write a layer as an entry of the list, in YAML."""
-    fields = [f"name: {layer.name}", f"role: {layer.role}", f"count: {layer.count}"]
-    fields = [field for field in fields if field not in ("role: decoder", "count: 1")]
-    fields += [f"forward: {layer.forward}", f"backward: {layer.backward}"]
-    fields += [f"weight: {layer.weight}"]
+def _text(value: object) -> str:
+    """A value in YAML; texts of a training are on lines of their own."""
+    if isinstance(value, Mapping):
+        separators = (",\n  " if key in TEXTS else ", " for key in value)
+        entries = map("".join, zip(separators, starmap(_entry, value.items()), strict=True))
+        return f"{{{''.join(entries)[2:]}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_text, value))}]"
+    if isinstance(value, bool):
+        return str(value).lower()
+    return f"{value:.12g}" if isinstance(value, float) else str(value)
+
+
+def layer_settings(layer: DerivedLayer) -> dict[str, Any]:
+    """A layer as an entry of the list in a file."""
+    settings: dict[str, Any] = {"name": layer.name}
+    if layer.role != DECODER:
+        settings["role"] = layer.role
+    if layer.count > 1:
+        settings["count"] = layer.count
+    for name in ("forward", "backward", "weight"):
+        settings[name] = getattr(layer, name)
     if layer.input != round(layer.backward - layer.weight, 3):
-        fields.append(f"input: {layer.input}")
-    fields += [f"activation: {layer.activation}", f"static: {layer.static}"]
+        settings["input"] = layer.input
+    settings |= {"activation": layer.activation, "static": layer.static}
     if layer.output:
-        fields.append(f"output: {layer.output:g}")
+        settings["output"] = layer.output
     if any(layer.workspace):
         first, back = layer.workspace
-        fields.append(f"workspace: {{F: {first}, B: {back}, BW: {back}}}")
+        settings["workspace"] = {"F": first, "B": back, "BW": back}
     if layer.recompute != layer.forward:
-        fields.append(f"recompute_time: {layer.recompute}")
+        settings["recompute_time"] = layer.recompute
     if layer.stashed:
-        fields.append(f"kept: {layer.stashed}")
+        settings["kept"] = layer.stashed
     if layer.modules:
-        fields.append(f"modules: [{', '.join(map(_module_text, layer.modules))}]")
-    fields += [f"{name}: {cost}" for name, cost in layer.step._asdict().items() if cost]
-    if layer.frozen:
-        fields.append("frozen: true")
-    return f"  - {{{', '.join(fields)}}}"
+        settings["modules"] = list(map(_module_settings, layer.modules))
+    settings |= {name: cost for name, cost in layer.step._asdict().items() if cost}
+    return settings | ({"frozen": True} if layer.frozen else {})
 
 
-def _module_text(module: DerivedModule) -> str:
-    inside = f", inside: {module.inside}" if module.inside else ""
-    return f"{{name: {module.name}, time: {module.time}, memory: {module.memory}{inside}}}"
+def _module_settings(module: DerivedModule) -> dict[str, Any]:
+    settings = {"name": module.name, "time": module.time, "memory": module.memory}
+    return settings | ({"inside": module.inside} if module.inside else {})

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import cached_property
 from typing import TypeVar
 
 from ppopt.derivation.architecture import Architecture, Attention, Experts
@@ -249,7 +250,7 @@ class Training:
                 "experts are spread"
             )
 
-    @property
+    @cached_property
     def style(self) -> Framework:
         """The framework, with gradients of `gradient_bytes`."""
         style, size = framework_named(self.framework), self.gradient_bytes

@@ -220,7 +220,7 @@ def _date(value: object, setting: Setting) -> str:
 
 def _count(value: object, _: Setting) -> object:
     """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
-    if isinstance(value, bool) or not isinstance(value, int | str | Decimal):
+    if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise InputError(f"{abbreviated(value)} is not a number")
     if isinstance(value, str) and (len(value) > 60 or _CONTROL.search(value)):
         raise InputError(f"{abbreviated(value)} is not a number")
@@ -323,11 +323,12 @@ def _modules(value: object, setting: Setting) -> object:
     def check(number: object, name: str) -> object:
         return within(name, _number, number, setting)
 
-    read = modules.read(value)
-    for module in read:
-        stated = (key for key in (*modules.TIMES, *modules.MEMORY) if key in module.in_file)
-        module.each(check, stated)
-    return [module.in_file for module in read]
+    documents = [module.in_file for module in modules.read(value)]
+    for document in documents:
+        for key in (*modules.TIMES, *modules.MEMORY):
+            if document.get(key) is not None:
+                check(document[key], key)
+    return documents
 
 
 def _link(value: object, _: Setting) -> object:

@@ -46,7 +46,7 @@ def read(number: object, what: str, *, down: bool = False) -> Exact:
     if isinstance(number, Fraction):
         return Exact(number, rounded=False)
     value = fraction(number, what)
-    if not -LARGEST <= value <= LARGEST:
+    if abs(value.numerator) > LARGEST * value.denominator:
         raise InputError(
             f"{what}: {_abbreviated(number)} is too large; use a larger unit (at most 10^12)"
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -296,7 +297,8 @@ def _expanded(layers: Iterable[Layer]) -> Iterable[Layer]:
         total += layer.count
         if total > MAX_LAYERS:
             raise InputError(f"layers: more than {MAX_LAYERS} layers, counts expanded")
-        single = layer if layer.count == 1 else replace(layer, count=1)
+        single = copy(layer)
+        vars(single)["count"] = 1
         yield from (single,) * layer.count
 
 
