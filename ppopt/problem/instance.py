@@ -22,8 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
-from operator import attrgetter
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -408,49 +407,44 @@ class Instance:
     def _amounts(self) -> dict[str, Amounts]:
         """Amounts of every operation, by the name of the field of its mode."""
         amounts: dict[str, Amounts] = {}
-        for name in ("duration", "allocates", "frees", "change"):
-            split = self._rows(SPLIT_MODE, attrgetter(name))
-            whole = self._rows(WHOLE_MODE, attrgetter(name)) if self.mixed else split
-            amounts[name] = split, whole
+        for name in ("duration", "allocates", "frees", "change", "pair_workspace"):
+            split = self._rows(SPLIT_MODE, name)
+            amounts[name] = split, self._rows(WHOLE_MODE, name) if self.mixed else split
         return amounts
 
-    def _rows(self, option: int, amount: Callable[[Mode], int]) -> tuple[tuple[int, ...], ...]:
+    def _rows(self, option: int, name: str) -> tuple[tuple[int, ...], ...]:
         rows = []
         for class_id, op_class in enumerate(self.classes):
-            row = tuple(map(amount, self.operation_modes(class_id, option)))
+            row = tuple(getattr(mode, name) for mode in self.operation_modes(class_id, option))
             rows.append(row * op_class.size if len(row) == 1 else row)
         return tuple(rows)
 
     @cached_property
     def durations(self) -> Ints:
         """Duration of every operation number, in ticks; 0 if there is no such operation."""
-        return self._by_code(lambda mode: mode.duration)
+        return self._by_code("duration")
 
     @cached_property
     def allocations(self) -> Ints:
         """Memory that every operation number allocates at its start, in ticks of memory."""
-        return self._by_code(lambda mode: mode.allocates)
+        return self._by_code("allocates")
 
     @cached_property
     def frees(self) -> Ints:
         """Memory that every operation number frees at its end, in ticks of memory."""
-        return self._by_code(lambda mode: mode.frees)
+        return self._by_code("frees")
 
     @cached_property
     def pair_workspaces(self) -> Ints:
         """Memory that every operation number also allocates and frees if it is in a pair."""
-        return self._by_code(lambda mode: mode.pair_workspace)
+        return self._by_code("pair_workspace")
 
-    def _by_code(self, amount: Callable[[Mode], int]) -> Ints:
+    def _by_code(self, name: str) -> Ints:
         """An amount of every operation number; 0 if there is no such operation."""
         amounts = np.zeros(self.num_codes, dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
-            for class_id in range(len(self.classes)):
-                modes = self.operation_modes(class_id, option)
-                if modes:
-                    codes = self.codes_in(class_id, option)
-                    rows = slice(codes[0], codes[-1] + 1, self.pipeline.num_slices)
-                    amounts[rows] = [amount(mode) for mode in modes]
+            codes = np.concatenate(self._codes_of_whole if option else self.codes)
+            amounts[codes[codes != ABSENT]] = [*chain(*self._amounts[name][option])]
         return amounts
 
     def pair_time(self, forward: int, backward: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -403,8 +404,9 @@ class Pipeline(PipelineFields):
     def with_partition(self, counts: Sequence[int], model: Model | None = None) -> Pipeline:
         """The pipeline with another partition of its layers, `counts` per stage: nothing is read.
 
-        `model` has the same layers with another choice of those that recompute and offload. Raises
-        ConflictError if times or memory are too large or too finely divided.
+        `model` has the same layers with another choice of those that recompute and offload. Limits
+        are those of this pipeline. Raises ConflictError if times or memory are too large or too
+        finely divided.
         """
         table, chosen = self.partitions, self.model if model is None else model
         if chosen is not self.model:
@@ -417,10 +419,20 @@ class Pipeline(PipelineFields):
         if self.overlap is not None:
             first = self.first_backward
             set_fields(row, **cost_fields.of_layers(chosen, row.counts, first))
-        if self.mem_limit != LIMIT_1F1B:
-            set_fields(row, limits=self.limits)
+        set_fields(row, mem_limit=self.limits)
         _ = row.ticks
         return row
+
+    @cached_property
+    def unlimited(self) -> Pipeline:
+        """The same pipeline without memory limits."""
+        if self.mem_limit is None:
+            return self
+        unlimited = copy(self)
+        for field in ("limits", "ticks", "_instances"):
+            vars(unlimited).pop(field, None)
+        set_fields(unlimited, mem_limit=None)
+        return unlimited
 
     def route(self, microbatch: Any) -> Any:
         """Route of a microbatch: route 0 for the first half, route 1 for the second half.

@@ -181,7 +181,7 @@ class Strategy:
         """The orders of `build`, cached; they do not depend on the memory limit."""
         none: dict[str, Any] = dict.fromkeys(OF_TIMING)
         options = replace(self.with_defaults(pipeline, options), **none)
-        return _built(self, _changed(pipeline, mem_limit=None), options)
+        return _built(self, pipeline.unlimited, options)
 
     def seconds(self, pipeline: Pipeline) -> float:
         """Estimated time to build its orders for a pipeline."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -75,7 +74,7 @@ def _equal(pipeline: Pipeline, batches: int) -> Pipeline:
 def _surely(pipeline: Pipeline) -> ListSchedule:
     """The schedule of a rule that no memory limit blocks: at most p microbatches at a stage."""
     whole = _equal(pipeline, pipeline.batches)
-    built = ListScheduler(Instance(replace(whole, mem_limit=None), BackwardKind.WHOLE)).build(
+    built = ListScheduler(Instance(whole.unlimited, BackwardKind.WHOLE)).build(
         next(_policies(whole))
     )
     assert built is not None, "without a limit nothing waits in a circle"

@@ -43,7 +43,7 @@ def own_schedule(
     make = _cached if placed.num_codes <= MAX_OPERATIONS else _timed
     free, free_order = placed, ordered
     if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
-        free, free_order = (replace(each, mem_limit=None) for each in (placed, ordered))
+        free, free_order = placed.unlimited, ordered.unlimited
     schedule = make(strategy, free, free_order, objective, options)
     return schedule if schedule.pipeline is placed else replace(schedule, pipeline=placed)
 
@@ -86,6 +86,6 @@ def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
     checks of another pipeline.
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
-        return replace(pipeline, mem_limit=None)
+        return pipeline.unlimited
     name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
     return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)

@@ -224,7 +224,7 @@ def _describe(
 
 def step_ms(model: DerivedModel, measured: MeasuredStep = MeasuredStep(1)) -> float:
     """Time of a step on a derived model, in ms."""
-    pipeline = replace(model.pipeline, mem_limit=None)
+    pipeline = model.pipeline.unlimited
     if measured.chunks is not None:
         pipeline = replace(pipeline, chunks=measured.chunks)
     schedule = evaluate(pipeline, measured.strategy)

@@ -119,10 +119,10 @@ class FirstSchedules(NamedTuple):
             counts = rule(*layers)
             if counts not in accepted and self._accepts(counts):
                 accepted.add(counts)
-                yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+                yield pipeline.with_partition(counts)
         if not accepted:
             for counts in filter(self._accepts, all_by_rule(*layers)):
-                yield replace(pipeline, partition=counts, mem_limit=pipeline.limits)
+                yield pipeline.with_partition(counts)
                 return
             raise NotApplicableError("partition: the runtime supports no partition by rule")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import islice
 
@@ -151,8 +150,7 @@ class PartitionChoice(BoundedPartitions):
 
         Raises NotApplicableError if partitions cannot be searched.
         """
-        base = replace(problem.pipeline, mem_limit=problem.pipeline.limits)
-        super().__init__(base, space_of(replace(problem, pipeline=base)), deadline)
+        super().__init__(problem.pipeline, space_of(problem), deadline)
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline with these numbers of layers per stage."""

@@ -79,12 +79,8 @@ class PartitionRecomputeChoice(BoundedPartitions):
         Raises NotApplicableError if partitions cannot be searched.
         """
         pipeline, ticks = problem.pipeline, space_of(problem)
-        base = replace(
-            pipeline,
-            model=pipeline.model.recomputing(lambda _: False),
-            recompute=None,
-            mem_limit=pipeline.limits,
-        )
+        bare = pipeline.model.recomputing(lambda _: False)
+        base = replace(pipeline, model=bare, recompute=None, mem_limit=pipeline.limits)
         super().__init__(base, ticks, deadline)
         self._stages = self._space.num_stages
         self._begun: set[Counts] = set()

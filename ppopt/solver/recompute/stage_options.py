@@ -28,7 +28,7 @@ import numpy as np
 from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.cost_table import ZERO
-from ppopt.problem.distinct import distinct
+from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.layer import Layer, activation_of
 from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
 from ppopt.problem.modules import Chosen
@@ -383,9 +383,10 @@ def full_recompute(
     layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
 ) -> StageOption:
     """Option in which all layers of a stage recompute that may, even if it saves nothing."""
-    return _stated_option(
-        [layer.having(recompute=layer.recompute or layer.recomputable) for layer in layers], unit
+    full = map_distinct(
+        lambda layer: layer.having(recompute=layer.recompute or layer.recomputable), layers
     )
+    return _stated_option(full, unit)
 
 
 def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
