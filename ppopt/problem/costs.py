@@ -6,14 +6,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import chain, pairwise
-from math import lcm
 from operator import add
-from typing import Any, NamedTuple, NoReturn, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ppopt.errors import ConflictError
-from ppopt.problem import exact
 from ppopt.problem.cost_table import (
     AUXILIARY_TIMES,
     STAGE_COSTS,
@@ -23,16 +20,11 @@ from ppopt.problem.cost_table import (
     WorkspaceFields,
     costs_in,
 )
-from ppopt.problem.distinct import map_distinct
 from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
 
-AMOUNTS = {Unit.TIME: "times", Unit.MEMORY: "memory"}
-"""Names of sums in messages."""
 MAX_TICKS = 2**53
 """Bound on every sum of ticks: integers below it are exact in JSON readers and in float64."""
-
-
 Row = tuple[int, ...]
 """One number per stage, in ticks."""
 PairTimes = tuple[Fraction, ...] | tuple[tuple[Fraction, ...], ...]
@@ -326,51 +318,6 @@ class Ticks(NamedTuple):
         return f"Ticks({units})"
 
 
-def ticks_of(
-    costs: StageCosts[Fraction],
-    speeds: tuple[Fraction, ...],
-    links: Links,
-    static: tuple[Fraction, ...],
-    limits: tuple[Fraction, ...] | None,
-    allocated: tuple[Fraction, ...],
-    pieces: int,
-    divisors: Mapping[Unit, int],
-) -> Ticks:
-    """Turn costs into ticks of the common denominator: nothing is lost.
-
-    `speeds` has the speed of the device of every stage: a time at speed 1 becomes time / speed, and
-    both are whole ticks. `static` and `limits` have one entry per device. `allocated` has amounts
-    of memory that do not follow from `costs`; they are whole ticks, too. `pieces` is the number of
-    microbatches times slices, and `divisors` the number of ticks into which the common tick of
-    times, and that of memory, is divided. Raises ConflictError if times or memory are so large, or
-    so finely divided, that sums of ticks would exceed `MAX_TICKS`.
-    """
-    rows: list[Mapping[str, tuple[Any, ...]]] = [costs]
-    if any(speed != 1 for speed in speeds):
-        timed = (cost.field for cost in STAGE_COSTS if cost.unit is Unit.TIME and cost.on_compute)
-        rows.append(dict(costs) | {field: _on_devices(costs[field], speeds) for field in timed})
-    scales = _scales(rows, links, limits, allocated, divisors)
-    per_unit, memory_per_unit = scales[Unit.TIME], scales[Unit.MEMORY]
-    tables = [
-        StageCosts[int](
-            **{cost.field: _scale(row[cost.field], scales[cost.unit]) for cost in STAGE_COSTS}
-        )
-        for row in rows
-    ]
-    ticks = Ticks(
-        **by_kind(tables[-1]),
-        per_unit=per_unit,
-        memory_per_unit=memory_per_unit,
-        down=tuple(_scale(row, per_unit) for row in links.down),
-        up=tuple(_scale(row, per_unit) for row in links.up),
-        static=_scale(static, memory_per_unit),
-        limits=None if limits is None else _scale(limits, memory_per_unit),
-    )
-    for table in tables:
-        check_range(ticks, table, pieces)
-    return ticks
-
-
 class StageArrays:
     """Costs of stages as arrays, `[stage]`, and times and memory of their operations."""
 
@@ -427,36 +374,6 @@ def by_kind(costs: StageCosts[int], arrays: StageArrays | None = None) -> dict[s
     }
 
 
-def _scales(
-    rows: Sequence[Mapping[str, tuple[Any, ...]]],
-    links: Links,
-    limits: tuple[Fraction, ...] | None,
-    allocated: tuple[Fraction, ...],
-    divisors: Mapping[Unit, int],
-) -> dict[Unit, int]:
-    """Ticks in one unit of time and of memory."""
-    times, memory = (
-        [row[cost.field] for row in rows for cost in STAGE_COSTS if cost.unit is unit]
-        for unit in (Unit.TIME, Unit.MEMORY)
-    )
-    numbers = chain(*map(flat, times), links.stated)
-    amounts = exact.common_denominator(chain(*memory, limits or ()))
-    return {
-        Unit.TIME: divisors[Unit.TIME] * exact.common_denominator(numbers),
-        Unit.MEMORY: lcm(divisors[Unit.MEMORY] * amounts, exact.common_denominator(allocated)),
-    }
-
-
-def _on_devices(times: tuple[Any, ...], speeds: tuple[Fraction, ...]) -> tuple[Any, ...]:
-    """Times at speed 1 on the devices of stages; of a pair, on that of its F."""
-    if not times:
-        return times
-    return tuple(
-        _on_devices(time, (speed,) * len(time)) if isinstance(time, tuple) else time / speed
-        for time, speed in zip(times, speeds, strict=True)
-    )
-
-
 def memory_by_kind(
     activation: Any, retained: Any, allocated: Any, memory_b: Any
 ) -> tuple[list[Any], list[Any]]:
@@ -475,37 +392,3 @@ def _sum(left: tuple[Any, ...], right: Row) -> tuple[Any, ...]:
     if is_matrix(left):
         return tuple(_sum(row, right) for row in left)
     return tuple(map(add, left, right))
-
-
-def _scale(values: tuple[Any, ...], per_unit: int) -> tuple[Any, ...]:
-    if is_matrix(values):
-        return tuple(_scale(row, per_unit) for row in values)
-    return map_distinct(lambda value: value.numerator * (per_unit // value.denominator), values)
-
-
-def check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:
-    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field.
-
-    `pieces` is the number of microbatches times slices. Raises ConflictError if a sum is not below
-    `MAX_TICKS`.
-    """
-    total = dict.fromkeys(Unit, 0)
-    for cost in STAGE_COSTS:
-        count = pieces if cost.per_microbatch else 1
-        rows = scaled[cost.field]
-        longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
-        total[cost.unit] += count * sum(longest)
-    links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
-    total[Unit.TIME] += pieces * links
-    total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
-    for unit, sum_of in total.items():
-        if sum_of >= MAX_TICKS:
-            refuse_large(unit, sum_of)
-
-
-def refuse_large(unit: Unit, ticks: int) -> NoReturn:
-    """Raise ConflictError for a sum of too many ticks of time or of memory."""
-    raise ConflictError(
-        f"{AMOUNTS[unit]}: too large or too finely divided to stay exact "
-        f"({ticks} ticks, at most 2^53); use fewer digits or fewer batches"
-    )

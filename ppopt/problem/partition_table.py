@@ -6,11 +6,10 @@ The layers are read once. A search over partitions gathers the costs of thousand
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from fractions import Fraction
 from itertools import accumulate, chain
-from math import lcm
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,16 +21,11 @@ from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, ZERO, OverLayers
 from ppopt.problem.costs import (
-    AMOUNTS,
     MAX_TICKS,
     StageArrays,
     StageCosts,
-    Ticks,
-    by_kind,
-    check_range,
     flat,
     links_of,
-    refuse_large,
     times,
 )
 from ppopt.problem.distinct import distinct, map_distinct
@@ -39,6 +33,7 @@ from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.link import delays_by_size
 from ppopt.problem.modules import MEMORY, TIMES, numbers_of
+from ppopt.problem.stage_row import AMOUNTS, Devices, StageRow, refuse_large
 from ppopt.problem.units import Unit
 
 if TYPE_CHECKING:
@@ -47,20 +42,11 @@ if TYPE_CHECKING:
 
 _ADDED = tuple(cost for cost in LAYER_COSTS if cost.over_layers is not OverLayers.LAST)
 _OF_STAGES = tuple(cost for cost in STAGE_COSTS if not cost.of_pairs)
-_TIMED, _MEMORY = (
-    tuple(cost.field for cost in _OF_STAGES if cost.unit is unit)
-    for unit in (Unit.TIME, Unit.MEMORY)
-)
-_ON_COMPUTE = frozenset(cost.field for cost in STAGE_COSTS if cost.on_compute)
 _PAIRS = tuple(cost.field for cost in STAGE_COSTS if cost.of_pairs)
 _SAFETY_FACTOR = 4
 """Safety factor below 2^53 that keeps sums of columns exact."""
-_ROWS = 32
-"""More than there are costs of one unit."""
 _LARGEST = 2**58
 """Bound on the costs of all layers in ticks: sums of a few fit into 64 bits."""
-StageRow = dict[str, Ints]
-"""Costs of the stages of one pipeline, for one slice, at speed 1: `[stage]` by field."""
 
 
 class CostTable(NamedTuple):
@@ -115,13 +101,7 @@ class PartitionTable:
         Raises ConflictError if costs are too large or too finely divided.
         """
         model, self._slices = pipeline.model, pipeline.num_slices
-        speeds = pipeline.device_speed
-        self.ratio = lcm(*(speed.numerator for speed in speeds))
-        """Ticks of time on devices in one tick of a time at speed 1."""
-        self.device_slowness = tuple(int(self.ratio / speed) for speed in speeds)
-        """By how much ticks at speed 1 are multiplied on a device."""
-        self.slowness: Ints = np.array(self.device_slowness)[np.array(pipeline.hosts[0])]
-        """The same for the device of each stage."""
+        self.devices = Devices.of(pipeline)
         sized, constant = self._stated_delays(pipeline)
         numbers = {
             Unit.TIME: [*constant, *chain(*sized.values())],
@@ -139,12 +119,11 @@ class PartitionTable:
                 numbers[unit] += [number / self._slices for number in (*own, exact.total(own))]
         self._at_speed_1 = {unit: exact.common_denominator(row) for unit, row in numbers.items()}
         """Ticks in one unit, of time at speed 1, and of memory."""
-        self._largest = {
-            unit: int(max(map(abs, row)) * self._at_speed_1[unit]) * len(model)
-            for unit, row in numbers.items()
-        }
-        self._largest[Unit.TIME] *= max(self.ratio, *self.device_slowness)
-        self._refuse_large(dict.fromkeys(Unit, Fraction(1)))
+        slowest = {Unit.TIME: max(self.devices.ratio, *self.devices.slowness), Unit.MEMORY: 1}
+        for unit, row in numbers.items():
+            largest = int(max(map(abs, row)) * self._at_speed_1[unit]) * len(model) * slowest[unit]
+            if largest >= _LARGEST:
+                refuse_large(unit, largest)
         self.layers = LayerTable.of(
             model,
             {
@@ -160,8 +139,6 @@ class PartitionTable:
         self._delays = self._delays_by_cut(pipeline)
         """Delay after a stage, by the number of layers before: `[way, route, stage, number]`."""
         self._in_weight = pipeline.first_backward is FirstBackward.WEIGHT
-        hosts = np.array([host for route in pipeline.hosts for host in route])
-        self._hosting = np.arange(pipeline.num_devices)[:, None] == hosts
 
     def _stated_delays(
         self, pipeline: Pipeline
@@ -198,25 +175,14 @@ class PartitionTable:
         per_unit = self._at_speed_1[Unit.TIME]
         return np.array(map_distinct(lambda delay: int(delay * per_unit), delays), dtype=np.int64)
 
-    def _refuse_large(self, factors: Mapping[Unit, Fraction]) -> int:
-        """Largest sum of a cost times its factor over all layers.
-
-        Raises ConflictError if it may not fit into 64 bits.
-        """
-        sums = {unit: int(self._largest[unit] * factor) for unit, factor in factors.items()}
-        for unit, ticks in sums.items():
-            if ticks >= _LARGEST:
-                refuse_large(unit, ticks)
-        return max(sums.values())
-
     @property
     def per_unit(self) -> int:
         """Ticks in one unit of time on devices."""
-        return self.per_unit_at_speed_1 * self.ratio
+        return self.per_unit_at_speed_1 * self.devices.ratio
 
     @property
     def per_unit_at_speed_1(self) -> int:
-        """Ticks in one unit of time at speed 1, which `slowness` multiplies."""
+        """Ticks in one unit of time at speed 1, which `devices` multiply."""
         return self._at_speed_1[Unit.TIME]
 
     @property
@@ -232,13 +198,19 @@ class PartitionTable:
 
     # One pipeline.
 
-    def row(self, counts: Sequence[int]) -> StageRow:
-        """Costs of the stages of one pipeline, `counts` layers each, without times of pairs."""
-        high = _ends(counts)
-        row = self.layers.stages(high - counts, high)
-        if not self._in_weight:
-            return row
-        return in_weight(row, layer_by_layer=self.layers.recompute_unit is RecomputeUnit.LAYER)
+    def row(self, pipeline: Pipeline) -> StageRow:
+        """Costs of the stages of a pipeline of this table."""
+        high, per_unit = _ends(pipeline.counts), self.per_unit_at_speed_1
+        costs = self.layers.stages(high - pipeline.counts, high)
+        if self._in_weight:
+            layer_by_layer = self.layers.recompute_unit is RecomputeUnit.LAYER
+            costs = in_weight(costs, layer_by_layer=layer_by_layer)
+        costs["overlap"] = costs["forward"] + costs["backward"]
+        for field, times_of_pairs in self._pair_times(pipeline).items():
+            costs[field] = np.array(times(times_of_pairs, per_unit), dtype=np.int64)
+        delays = self.delays(high)[1:].reshape(2, pipeline.routes, -1)[..., :-1]
+        stated = self._in_ticks(flat((pipeline.p2p, pipeline.backward_p2p or ())))
+        return StageRow(costs, delays, stated, self._at_speed_1, self.devices)
 
     def allocated(self, counts: Sequence[int], factor: Fraction) -> list[Fraction]:
         """Memory that BW of stages allocates for a microbatch with this factor, in ticks."""
@@ -255,7 +227,8 @@ class PartitionTable:
         """The costs of a pipeline of this table in the user's units."""
         rows: dict[str, Any] = {}
         for cost in _OF_STAGES:
-            ticks, per_unit = pipeline.stage_row[cost.field].tolist(), self._at_speed_1[cost.unit]
+            ticks = pipeline.stage_row.costs[cost.field].tolist()
+            per_unit = self._at_speed_1[cost.unit]
             known = {amount: Fraction(amount, per_unit) for amount in set(ticks)}
             rows[cost.field] = tuple(map(known.__getitem__, ticks))
         rows["overlap"] = tuple(map(add, rows["forward"], rows["backward"]))
@@ -266,65 +239,6 @@ class PartitionTable:
         stated = {field: getattr(pipeline, field) for field in _PAIRS}
         part = Fraction(1, self._slices)
         return {field: times(row, part) for field, row in stated.items() if row is not None}
-
-    def ticks(
-        self,
-        pipeline: Pipeline,
-        allocated: Sequence[Fraction],
-        pieces: int,
-        divisors: Mapping[Unit, int],
-    ) -> Ticks:
-        """The costs of a pipeline of this table in the coarsest ticks that lose nothing.
-
-        Arguments are those of `ppopt.problem.costs.ticks_of`. Raises ConflictError as it does.
-        """
-        row, limits = pipeline.stage_row, pipeline.limits
-        timed, memory = ({field: row[field] for field in fields} for fields in (_TIMED, _MEMORY))
-        pairs = self._pair_times(pipeline)
-        for field, matrix in pairs.items():
-            timed[field] = np.array(times(matrix, self.per_unit_at_speed_1), dtype=np.int64)
-        tables = [
-            {
-                field: (each.T * (self.slowness if field in _ON_COMPUTE else self.ratio)).T
-                for field, each in timed.items()
-            }
-        ]
-        if (self.slowness != self.ratio).any():
-            tables.append({field: each * self.ratio for field, each in timed.items()})
-        delays = self.delays(_ends(pipeline.counts))[1:] * self.ratio
-        stated = self._in_ticks(flat((pipeline.p2p, pipeline.backward_p2p or ()))) * self.ratio
-        numbers = chain(*(table.values() for table in tables), (delays, stated))
-        time = Fraction(divisors[Unit.TIME], _common(numbers, self.per_unit))
-        needed = self.memory_per_unit // _common(memory.values(), self.memory_per_unit)
-        needed = lcm(needed, exact.common_denominator(limits or ()))
-        memory_per_unit = lcm(divisors[Unit.MEMORY] * needed, exact.common_denominator(allocated))
-        amount = Fraction(memory_per_unit, self.memory_per_unit)
-        largest = self._refuse_large({Unit.TIME: time, Unit.MEMORY: amount})
-        memory = {field: _times(each, amount) for field, each in memory.items()}
-        tables = [{f: _times(each, time) for f, each in table.items()} | memory for table in tables]
-        for table in tables:
-            table.setdefault("overlap", table["forward"] + table["backward"])
-            table.setdefault("overlap_input", stated[:0])
-        costs = [
-            StageCosts[int](**{field: _tuples(each) for field, each in table.items()})
-            for table in tables
-        ]
-        down, up = _tuples(_times(delays, time).reshape(2, pipeline.routes, -1)[..., :-1])
-        ticks = Ticks(
-            **by_kind(costs[0], StageArrays(tables[0])),
-            per_unit=int(self.per_unit * time),
-            memory_per_unit=memory_per_unit,
-            down=down,
-            up=up,
-            static=tuple((self._hosting @ np.tile(memory["static"], pipeline.routes)).tolist()),
-            limits=None
-            if limits is None
-            else map_distinct(lambda limit: exact.whole(limit * memory_per_unit), limits),
-        )
-        if pairs or _ROWS * pieces * max((largest, *(ticks.limits or ()))) >= MAX_TICKS:
-            for scaled in costs:
-                check_range(ticks, scaled, pieces)
-        return ticks
 
     # Many pipelines.
 
@@ -348,8 +262,8 @@ class PartitionTable:
 
         The slices of a microbatch count as microbatches.
         """
-        delays = int(self._delays.max(axis=-1).sum()) * self.ratio
-        slowest = {Unit.TIME: int(self.slowness.max()), Unit.MEMORY: 1}
+        delays = int(self._delays.max(axis=-1).sum()) * self.devices.ratio
+        slowest = {Unit.TIME: int(self.devices.of_stages.max()), Unit.MEMORY: 1}
         for unit, added in ((Unit.TIME, delays), (Unit.MEMORY, 0)):
             sums = (self.layers.total(cost.field) for cost in _ADDED if cost.unit is unit)
             if _SAFETY_FACTOR * pieces * (sum(sums) * slowest[unit] + added) >= MAX_TICKS:
@@ -372,17 +286,18 @@ class PartitionTable:
             costs["backward_workspace"] = costs["offload_memory"]
             costs["input_workspace"] = recomputed.workspace.T
         stages = StageArrays(costs)
-        durations = np.concatenate([time * self.slowness[:, None] for time in stages.durations])
+        slowness = self.devices.of_stages[:, None]
+        durations = np.concatenate([time * slowness for time in stages.durations])
         allocated, freed = np.concatenate(stages.allocates), np.concatenate(stages.frees)
         at_once = np.where(durations == 0, np.minimum(allocated, freed), 0)
         static = np.tile(costs["static"], (len(self._delays[0]), 1))
         columns = (
             durations,
-            self.delays(high) * self.ratio,
+            self.delays(high) * self.devices.ratio,
             allocated - at_once,
             stages.retained,
             costs["activation"] + costs["memory_b"],
-            self._hosting.astype(np.float64) @ static,
+            self.devices.hosting.astype(np.float64) @ static,
         )
         return CostTable(*(column.astype(np.float64) for column in columns))
 
@@ -390,19 +305,3 @@ class PartitionTable:
 def _ends(counts: Sequence[int]) -> Ints:
     """Number of layers before the end of every stage."""
     return np.cumsum(np.array(counts, dtype=np.int64))
-
-
-def _common(values: Iterable[Ints], initial: int) -> int:
-    """Greatest common divisor of a number and all values."""
-    return int(np.gcd.reduce(np.concatenate([each.ravel() for each in values]), initial=initial))
-
-
-def _times(values: Ints, factor: Fraction) -> Ints:
-    """Values times a factor, which are whole."""
-    numerator, denominator = factor.as_integer_ratio()
-    return values if numerator == denominator else values // denominator * numerator
-
-
-def _tuples(values: Ints) -> tuple[Any, ...]:
-    """An array as tuples of its rows."""
-    return tuple(map(_tuples, values)) if values.ndim > 1 else tuple(values.tolist())

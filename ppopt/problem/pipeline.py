@@ -26,19 +26,20 @@ from ppopt.problem import (
 )
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
-from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of, ticks_of
+from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.memory import limits_of, static_of
+from ppopt.problem.memory import limits_of
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
-from ppopt.problem.partition_table import PartitionTable, StageRow
+from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.settings import LIMIT_1F1B
+from ppopt.problem.stage_row import StageRow
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 from ppopt.problem.units import Unit
 
@@ -482,8 +483,8 @@ class Pipeline(PipelineFields):
 
     @cached_property
     def stage_row(self) -> StageRow:
-        """The row of the pipeline in the table of its partitions."""
-        return self.partitions.row(self.counts)
+        """The costs of the stages as integers."""
+        return self.partitions.row(self) if self.model is not None else StageRow.of_stages(self)
 
     @cached_property
     def costs(self) -> StageCosts[Fraction]:
@@ -510,10 +511,6 @@ class Pipeline(PipelineFields):
             costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
             each = [costs[memory] for _, memory in self.factors]
         return limits_of(mem_limit, each, self.hosted[0], self.num_slices)
-
-    def static_of(self, device: int) -> Fraction:
-        """Static memory of a device: that of its stages, on every route."""
-        return static_of(self.costs, [stage for hosted in self.hosted for stage in hosted[device]])
 
     @cached_property
     def links(self) -> Links:
@@ -550,12 +547,7 @@ class Pipeline(PipelineFields):
         divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
         backwards = (self.allocated_by_backward(each, 1) for each in set(factors[1]))
         allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
-        if self.model is not None:
-            return self.partitions.ticks(self, allocated, pieces, divisors)
-        static = tuple(self.static_of(device) for device in range(self.num_devices))
-        speeds = tuple(self.device_speed[host] for host in self.hosts[0])
-        rest = (static, self.limits, allocated, pieces, divisors)
-        return ticks_of(self.costs, speeds, self.links, *rest)
+        return self.stage_row.ticks(self, allocated, pieces, divisors)
 
     @property
     def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:

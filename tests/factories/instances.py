@@ -150,7 +150,8 @@ def _memory_limit(rng: Random, pipeline: Pipeline, device: int, below: bool) -> 
     live = max(sum((costs.activation[stage] for stage in row), Fraction(0)) for row in stages)
     at_b = max(Fraction(0), *(costs.memory_b[stage] for row in stages for stage in row))
     at_b += max(costs.forward_workspace[stage] for row in stages for stage in row)
-    limit = pipeline.static_of(device) + live + rng.choice((Fraction(0), at_b))
+    static = pipeline.ticks.memory(pipeline.ticks.static[device])
+    limit = static + live + rng.choice((Fraction(0), at_b))
     if below:
         return max(limit - rng.choice((0, 0, 1, at_b + 1)), Fraction(0))
     return limit + live * rng.choice((0, Fraction(1, 2), 1, 2))

@@ -248,7 +248,7 @@ def test_the_limit_of_1f1b_is_what_it_takes_while_operations_run(
 def test_static_memory_counts_on_both_routes_and_the_limit_of_1f1b_on_one() -> None:
     """Route 1 has stage s on device 2 - s. 1F1B, of one route, peaks on device 0: 4 + 3 x 2."""
     pipe = Pipeline(stages=3, batches=6, static=[4, 1, 2], activation=2, routes=2, mem_limit="1f1b")
-    assert [pipe.static_of(device) for device in range(3)] == [6, 2, 6]
+    assert [*map(pipe.ticks.memory, pipe.ticks.static)] == [6, 2, 6]
     assert pipe.limits == (10, 10, 10)
 
 

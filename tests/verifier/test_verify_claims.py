@@ -177,6 +177,7 @@ SHARED = {
             "phases",
             "phase_pairs",
             "sequence_lengths",
+            "stage_row",
         )
     ),
     *(

@@ -278,7 +278,7 @@ def space_of(problem: Problem) -> PartitionTicks:
     table = pipeline.partitions
     position = np.arange(len(pipeline.model))
     single = StageArrays(table.layers.stages(position, position + 1))
-    slow = table.device_slowness
+    slow = table.devices.slowness
     equal = len(set(slow)) == 1
     time = shortest.numerator * (slow[0] if equal else 1)
     amount, static = smallest.numerator, smallest.denominator
