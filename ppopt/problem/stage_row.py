@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 AMOUNTS = {Unit.TIME: "times", Unit.MEMORY: "memory"}
 """Names of sums in messages."""
+_ROWS = 32
+"""More than there are costs of one unit."""
 _PAIRS = tuple(cost.field for cost in STAGE_COSTS if cost.of_pairs)
 
 
@@ -110,19 +112,21 @@ class StageRow(NamedTuple):
         if (slowness != ratio).any():
             rows.append({field: self.costs[field] * ratio for field in times})
         delays, per_unit = self.delays * ratio, self.per_unit[Unit.TIME] * ratio
-        numbers = [*chain(*(row.values() for row in rows)), delays]
-        time = Fraction(divisors[Unit.TIME], _common([*numbers, self.stated * ratio], per_unit))
+        all_times = _flat(delays, *chain(*(row.values() for row in rows)))
+        common = np.gcd.reduce(self.stated * ratio, initial=per_unit)
+        time = Fraction(divisors[Unit.TIME], int(np.gcd.reduce(all_times, initial=common)))
         stated, known = self.per_unit[Unit.MEMORY], exact.common_denominator(limits or ())
-        needed = lcm(stated // _common(amounts.values(), stated), known)
+        all_amounts = _flat(*amounts.values())
+        needed = lcm(stated // int(np.gcd.reduce(all_amounts, initial=stated)), known)
         needed = lcm(divisors[Unit.MEMORY] * needed, exact.common_denominator(allocated))
         amount = Fraction(needed, stated)
-        for unit, values, factor in (
-            (Unit.TIME, numbers, time),
-            (Unit.MEMORY, amounts.values(), amount),
-        ):
-            largest = int(max(abs(each).max(initial=0) for each in values)) * factor
-            if largest >= MAX_TICKS:
-                refuse_large(unit, int(largest))
+        largest = {
+            Unit.TIME: int(int(abs(all_times).max()) * time),
+            Unit.MEMORY: int(int(abs(all_amounts).max()) * amount),
+        }
+        for unit, value in largest.items():
+            if value >= MAX_TICKS:
+                refuse_large(unit, value)
         amounts = {field: _times(each, amount) for field, each in amounts.items()}
         tables = [{f: _times(each, time) for f, each in row.items()} | amounts for row in rows]
         costs = [
@@ -141,8 +145,10 @@ class StageRow(NamedTuple):
             if limits is None
             else map_distinct(lambda limit: exact.whole(limit * needed), limits),
         )
-        for scaled in costs:
-            check_range(ticks, scaled, pieces)
+        bound = max(*largest.values(), *(ticks.limits or ()))
+        if _ROWS * pieces * len(slowness) * bound >= MAX_TICKS:
+            for scaled in costs:
+                check_range(ticks, scaled, pieces)
         return ticks
 
 
@@ -154,9 +160,9 @@ def _scaled(values: tuple[Any, ...], per_unit: int) -> Any:
     return np.array(ticks, dtype=object)
 
 
-def _common(values: Iterable[Any], initial: int) -> int:
-    """Greatest common divisor of a number and all values."""
-    return int(np.gcd.reduce(np.concatenate([each.ravel() for each in values]), initial=initial))
+def _flat(*values: Any) -> Any:
+    """All numbers of some arrays in a row."""
+    return np.concatenate([each.ravel() for each in values])
 
 
 def _times(values: Any, factor: Fraction) -> Any:
