@@ -43,9 +43,8 @@ from ppopt.report.search_text import (
     describe_search,
     note_overlaps,
 )
-from ppopt.report.summary import describe_title, summary_table
+from ppopt.report.summary import describe_title, details_table, summary_table
 from ppopt.report.svg import picture_png, svg
-from ppopt.report.table import details_table
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.verifier import Rule, Violation, explain
 from ppopt.verifier.measured_steps import UNTIMED, is_measured

@@ -20,7 +20,6 @@ from ppopt.formats.figures import Figure, Quantity, ScheduleFigures, declared
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import NONE, headed, measured, number, percent, significant
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.schedule.imbalance import Imbalance
 
 FIGURES = declared(ScheduleReport)
 """Every declared figure by its key."""
@@ -234,20 +233,3 @@ def figure_text(key: str) -> Callable[[ScheduleReport], str]:
         return "" if value is None else _exact(figure, value, report) + base
 
     return write
-
-
-def glance(key: str, report: ScheduleReport) -> tuple[str, str]:
-    """A figure in four digits, and exactly where it is rounded; empty if it is not known."""
-    figure, value = FIGURES[key], getattr(report, key)
-    if isinstance(value, Imbalance):
-        value = value.idle_share or None
-    if value is None:
-        return "", ""
-    match figure.quantity:
-        case Quantity.TIME | Quantity.MEMORY:
-            value = max(value) if figure.each else value
-            text = significant(value, _unit(figure, report), _rounding(figure, report))
-            return text, _exact(figure, value, report)
-        case Quantity.RATE:
-            return f"{significant(value)} tokens/s", ""
-    return percent(value, _rounding(figure, report)), ""

@@ -18,9 +18,9 @@ from ppopt.report.plan_table import plan_table
 from ppopt.report.plan_text import describe_use
 from ppopt.report.schedule_report import report_result
 from ppopt.report.search_text import describe_best, describe_search
-from ppopt.report.summary import summary_table
+from ppopt.report.summary import details_table, summary_table
 from ppopt.report.svg import svg
-from ppopt.report.table import compare_table, details_table, frontier_table, sweep_table
+from ppopt.report.table import compare_table, frontier_table, sweep_table
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Result
 from ppopt.studies.compare import Comparison

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
 from dataclasses import replace
-from decimal import ROUND_CEILING
 from html import escape
 from typing import Any
 
-from ppopt.formats.figures import limits
-from ppopt.problem.exact import plain
+from rich.text import Text
+
 from ppopt.report.columns import Html, html_table, left
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
-from ppopt.report.numbers import lower_bound_text, measured, number, percent, significant, spread
 from ppopt.report.payload import data_element
-from ppopt.report.plan_objects import plan_object
+from ppopt.report.plan_objects import plan_object, report_plan
 from ppopt.report.plan_table import has_batches, plan_columns
 from ppopt.report.plan_text import (
     describe_better_outside,
@@ -32,8 +28,8 @@ from ppopt.report.plan_text import (
     status_legend,
     status_word,
 )
-from ppopt.report.sections import Tile, paragraphs, tiles
-from ppopt.report.throughput_text import gain_text, throughput_gain
+from ppopt.report.sections import paragraphs, tiles
+from ppopt.report.summary import summary_lines
 from ppopt.schedule.schedule import Schedule
 from ppopt.studies.plan_result import Plan, PlanRow
 
@@ -86,52 +82,17 @@ def _sections(plan: Plan) -> dict[int, str]:
 
 
 def _cards(plan: Plan) -> str:
-    """What the headline does not say: configuration, gap, gain over strategies and memory."""
+    """The best configuration, its summary, gain over strategies and memory."""
     best = plan.rows[0]
-    pipeline, value, peak = best.result.pipeline, plan.value, best.peak
-    assert value is not None and peak is not None and plan.lower_bound is not None
-    time, memory = pipeline.time_unit, pipeline.memory_unit
-    proved = {"optimal": "proved best of the whole space", "feasible": "best found"}
-    low = f"no configuration is below {lower_bound_text(plan.lower_bound, value, time)}"
-    device_limits, limit = limits(pipeline), "no limit"
-    if device_limits is not None:
-        limit = f"limit of a device: {spread(device_limits, memory)}"
-    label, _, gain = describe_gain(plan).partition(": ")
-    first, *rest = re.split(" (?=than |as )", gain, maxsplit=1)
-    min_memory = describe_least_memory(plan.least_memory, memory)
-    rows: list[Tile] = [
-        (
-            "best configuration",
-            describe_configuration(best.configuration),
-            f"{number(best.configuration.batches)} microbatches; {proved[plan.status]}",
-            "",
-        ),
-        (
-            "gap",
-            percent(plan.gap, ROUND_CEILING),
-            f"over the whole space; {low}",
-            measured(plain(plan.lower_bound), time),
-        ),
-        *([(label, first, "".join(rest), "")] if gain else []),
-        (
-            "peak memory",
-            significant(plain(peak), memory),
-            "; ".join(filter(None, (limit, min_memory, describe_within(plan)))),
-            measured(plain(peak), memory),
-        ),
-        *_more_memory(plan),
+    min_memory = describe_least_memory(plan.least_memory, best.result.pipeline.memory_unit)
+    further = (describe_gain(plan), describe_within(plan), describe_more_memory(plan))
+    lines: list[tuple[str, str | Text]] = [
+        ("best configuration", str(best.configuration)),
+        *summary_lines(report_plan(plan)),
+        ("memory at this speed", min_memory.removeprefix("runs at this speed in ")),
+        *((label, text) for label, _, text in (line.partition(": ") for line in further)),
     ]
-    return tiles(rows)
-
-
-def _more_memory(plan: Plan) -> Iterator[Tile]:
-    """What more memory brings, if there is a limit."""
-    more, value = plan.more_memory, plan.value
-    if more is not None and value is not None:
-        gain = throughput_gain(value, more.value)
-        nothing = "nothing" if more.lower_bound == value else "nothing found"
-        headline = gain_text(gain) if gain else nothing
-        yield "with more memory", headline, describe_more_memory(plan), ""
+    return tiles(lines)
 
 
 def _sentences(plan: Plan) -> str:

@@ -12,6 +12,7 @@ from ppopt.formats.figures import (
     figure,
     known,
     measured,
+    placed,
 )
 from ppopt.formats.origin_json import json_form, number
 from ppopt.problem.exact import plain, plain_or_none
@@ -236,7 +237,9 @@ def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
 def report_schedule(schedule: Schedule) -> ScheduleReport:
     """The same, for a page, with figures that take time."""
     added = plain_or_none(exposed(schedule))
-    return report_caption(schedule, exposed=added, imbalance=imbalance(schedule))
+    return report_caption(
+        schedule, exposed=added, imbalance=imbalance(schedule), **placed(schedule.pipeline)
+    )
 
 
 def _claims(origin: Origin) -> dict[str, Any]:
@@ -263,6 +266,7 @@ def _checked_claims(schedule: Schedule) -> dict[str, Any]:
     stated = _claims(schedule.origin)
     if not schedule.origin.from_file:
         return stated
+    del stated["certificate"]
     from ppopt.rechecker import confirmed  # noqa: PLC0415  loads on use
 
     reason = confirmed(schedule)

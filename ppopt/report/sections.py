@@ -2,41 +2,38 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from html import escape
 from itertools import pairwise
 from math import ceil
 
+from rich.text import Text
+
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.microbatches import MEMORY, TIMES
-from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
-from ppopt.report.columns import FIGURES, Column, Html, figure_text, glance, html_table, left
+from ppopt.report.columns import Column, Html, figure_columns, html_table, left
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name
-from ppopt.report.numbers import NONE, headed, measured, number, percent, significant, spread
-from ppopt.report.placement_text import listed_placement
+from ppopt.report.numbers import NONE, headed, measured, number, percent
+from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.report.search_text import (
-    STEP_WORK,
-    UNCHECKED,
-    describe_gap,
-    describe_hint,
-    describe_imbalance,
-    describe_status,
-    tokens_basis,
-)
+from ppopt.report.search_text import UNCHECKED, describe_status
+from ppopt.report.summary import describe_size, exact_lines, summary_lines
 
 _MAX_TILES_PER_LINE = {"wide": 7, "middling": 4, "narrow": 3}
 """Tiles per line at most, by the width of the window; see `page.css`."""
-Tile = tuple[str, str, str, str]
-"""Name of a figure, its value, a note, and the exact value where the value is rounded."""
+_LEAD = re.compile(r"(.+?)(?:[;,:] | (?=(?:of|on|per|than|as) |\())(.*)")
+"""The first figure of a text, and the rest."""
+_ELSEWHERE = ("status", "order", "proof", "peak memory")
+"""Lines whose text a section has in full."""
 
 
 def alone(entry: PageSchedule, page_title: str) -> tuple[str, str]:
@@ -62,8 +59,9 @@ def section(index: int, entry: PageSchedule, page_title: str, *, folded: bool) -
 
 def _claims(report: ScheduleReport, pipeline: Pipeline) -> str:
     """The size of a pipeline, the figures of its schedule, and what is proved."""
-    line = f'<p class="quiet">{escape(_pipeline_line(pipeline))}</p>'
-    return f"{line}\n{_tiles(report)}\n{proof(report)}"
+    size = "; ".join(filter(None, [describe_size(pipeline), describe_order(pipeline)]))
+    figures = tiles(line for line in summary_lines(report) if line[0] not in _ELSEWHERE)
+    return f'<p class="quiet">{escape(size)}</p>\n{figures}\n{proof(report)}'
 
 
 def _heading(entry: PageSchedule, page_title: str) -> str:
@@ -91,36 +89,9 @@ def _named(entry: PageSchedule, pipeline_name: str) -> str:
     return " · ".join(isolated(part) for part in (entry.name, pipeline_name) if part)
 
 
-def _tiles(report: ScheduleReport) -> str:
-    """The figures of a schedule, each with a note; those that are not known are left out."""
-    objective = objective_name(report.objective)
-    limits, peaks = report.mem_limit, spread(report.peak_memory or (), report.memory_unit)
-    limit = "no limit" if limits is None else f"limit {spread(limits, report.memory_unit)}"
-    source = "" if report.checked else "; says the file"
-    notes = {
-        "makespan": "",
-        "exposed": f"of the {objective}, for {STEP_WORK}",
-        "lower_bound": f"of the {objective}; {describe_gap(report)}{source}",
-        "tokens_per_second": tokens_basis(report).lstrip(", "),
-        "mfu": "",
-        "peak_memory": f"{peaks}; {limit}",
-        "bubble_rate": describe_imbalance(report),
-    }
-    if report.objective == Objective.DEVICE_SPAN.value:
-        notes = {"device_span": "", **notes}
-    return tiles(tile for key, note in notes.items() if (tile := _figure(report, key, note)))
-
-
-def _figure(report: ScheduleReport, key: str, note: str) -> Tile | None:
-    """Tile of a figure, with its meaning, or else a note; None: not known."""
-    text, exact = glance(key, report)
-    meaning = FIGURES[key].meaning.format(objective=objective_name(report.objective))
-    return (FIGURES[key].label, text, note or meaning, exact) if text else None
-
-
-def tiles(rows: Iterable[Tile]) -> str:
-    """Figures side by side, each with a note; lines are equally long."""
-    texts = [_tile(*row) for row in rows]
+def tiles(lines: Iterable[tuple[str, str | Text]]) -> str:
+    """Lines of a summary side by side, the first figure of each in front; rows are equally long."""
+    texts = [_tile(label, str(text)) for label, text in lines if text]
     columns = "".join(
         f"--{name}:{ceil(len(texts) / ceil(len(texts) / limit))};"
         for name, limit in _MAX_TILES_PER_LINE.items()
@@ -128,25 +99,21 @@ def tiles(rows: Iterable[Tile]) -> str:
     return f'<dl class="figures" style="{columns}">{"".join(texts)}</dl>'
 
 
-def _tile(name: str, value: str, note: str, exact: str) -> str:
+def _tile(label: str, text: str) -> str:
+    lead, note = match.groups() if (match := _LEAD.fullmatch(text)) else (text, "")
     whole = note.replace(" %", "\N{NO-BREAK SPACE}%")
-    title = f' title="{escape(exact)}"' if exact not in ("", value) else ""
     return (
-        f'<div><dt>{escape(name)}</dt><dd class="value"{title}>{escape(value)}</dd>'
+        f'<div><dt>{escape(label)}</dt><dd class="value">{escape(lead)}</dd>'
         f'<dd class="note">{escape(whole)}</dd></div>'
     )
 
 
 def proof(report: ScheduleReport) -> str:
-    """The argument for the bound of a search, and its warm start; empty without either."""
+    """The argument for the bound of a search; empty without one."""
     text = _bound_sentence(report)
     label = "Proof" if report.status == "optimal" else "The bound"
     if not report.checked:
         label, text = "The file says", text and f"{text} {UNCHECKED}"
-    return _labelled(label, text) + _labelled("The schedule it started from", describe_hint(report))
-
-
-def _labelled(label: str, text: str) -> str:
     return f"<p><strong>{label}:</strong> {escape(text)}</p>" if text else ""
 
 
@@ -171,14 +138,10 @@ def overview(page_schedules: Sequence[PageSchedule]) -> str:
         text = _named(entry, entry.schedule.pipeline.name if named else "")
         return Html(f'<a href="#schedule-{index}">{text}</a>')
 
-    def figure(head: str, key: str) -> Column[PageSchedule]:
-        return Column(head, lambda entry: glance(key, entry.report)[0] or NONE)
-
+    figures = figure_columns(("value", "ratio_to_best", "peak_memory"), page_schedules[0].report)
     columns: list[Column[PageSchedule]] = [
-        left("stages", lambda entry: _describe_stages(entry.schedule.pipeline)),
-        figure(objective_name(page_schedules[0].report.objective), "value"),
-        Column("vs best", lambda entry: significant(entry.report.ratio_to_best)),
-        figure("peak memory", "peak_memory"),
+        left("placement", lambda entry: placement_of(entry.report)),
+        *(column.of(lambda entry: entry.report) for column in figures),
         Column("idle", lambda entry: percent(entry.use.idle)),
         left("time by use", lambda entry: _use_bar(entry.use)),
     ]
@@ -216,10 +179,8 @@ def _use_bar(use: TimeUse) -> Html:
 def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     """Folded away: figures per device, provenance, and the pipeline stage by stage."""
     memory = headed("memory", report.memory_unit)
-    lines = [
-        f"Device span: {figure_text('device_span')(report)}; bubble overhead: "
-        f"{figure_text('bubble_overhead')(report)}"
-    ]
+    exact = (line for line in exact_lines(report) if line[0] not in _ELSEWHERE)
+    lines = [f"{label[0].upper()}{label[1:]}: {text}" for label, text in exact]
     lines.append(f"Peak {memory} of devices 0, 1, ...: {_listed(report.peak_memory or ())}")
     if report.mem_limit is not None:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(report.mem_limit)}")
@@ -302,41 +263,3 @@ def paragraphs(lines: Iterable[str]) -> str:
 
 def _capitalized(line: str) -> str:
     return line[:1].upper() + line[1:] if line.split(maxsplit=1)[0].strip(":").isalpha() else line
-
-
-def _pipeline_line(pipeline: Pipeline) -> str:
-    """Size and placement of a pipeline in one line of plain text."""
-    parts = [
-        _count(pipeline.num_devices, "device"),
-        _count(pipeline.num_stages, "stage"),
-        _count(pipeline.batches, "microbatch"),
-        _placement(pipeline),
-    ]
-    if pipeline.model is not None:
-        parts.append(f"layers {'|'.join(map(str, pipeline.counts))}")
-    if pipeline.routes > 1:
-        parts.append(_count(pipeline.routes, "route"))
-    if pipeline.num_slices > 1:
-        parts.append(_count(pipeline.num_slices, "slice") + " of every microbatch")
-    return "; ".join(filter(None, [", ".join(parts), describe_order(pipeline)]))
-
-
-def _describe_stages(pipeline: Pipeline) -> str:
-    """Number of stages and their placement, short: `8, v`, or `4, linear, 2 routes`."""
-    name = _placement(pipeline)
-    where = f", {name.removesuffix(' placement')}"
-    if name.startswith("placement "):
-        where = f" on {name.removeprefix('placement ')}"
-    routes = [_count(pipeline.routes, "route")] if pipeline.routes > 1 else []
-    slices = [_count(pipeline.num_slices, "slice")] if pipeline.num_slices > 1 else []
-    return ", ".join([f"{pipeline.num_stages}{where}", *routes, *slices])
-
-
-def _count(count: int, noun: str) -> str:
-    plural = "" if count == 1 else "es" if noun.endswith("ch") else "s"
-    return f"{count} {noun}{plural}"
-
-
-def _placement(pipeline: Pipeline) -> str:
-    where = pipeline.resolved_placement
-    return f"{where} placement" if isinstance(where, str) else listed_placement(where)

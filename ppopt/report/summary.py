@@ -1,11 +1,11 @@
 """The summary of a search or an evaluation: a title, and a line for every main figure.
 
-Numbers have four significant digits. `ppopt.report.table.details_table` has the exact ones.
+Numbers of the summary have four significant digits; those of the details are exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 
 from rich.table import Table
@@ -15,27 +15,41 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import SEARCH
 from ppopt.report.bottleneck import describe_bottleneck
-from ppopt.report.columns import as_text
+from ppopt.report.columns import as_text, figure_text
 from ppopt.report.labels import describe_links, objective_name, title
-from ppopt.report.numbers import lower_bound_text, number, percent, significant
+from ppopt.report.numbers import (
+    lower_bound_text,
+    measured,
+    number,
+    per_device,
+    percent,
+    significant,
+)
 from ppopt.report.placement_text import (
     describe_layers,
     describe_partition,
     describe_partition_search,
+    describe_placement,
     listed_placement,
 )
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import (
+    describe_baseline,
     describe_exposed,
     describe_gain,
     describe_hint,
     describe_imbalance,
     describe_jitter,
+    describe_lowering,
+    describe_other_placement,
     describe_status,
     describe_throughput,
+    tokens_basis,
 )
 
 _Cell = Callable[[ScheduleReport], str | Text]
+Line = tuple[str, Text]
+"""Label and text of a figure."""
 
 
 def describe_title(report: ScheduleReport) -> str:
@@ -93,6 +107,8 @@ def _describe_placement(pipeline: Pipeline) -> str:
         text = where if isinstance(where, str) else listed_placement(where)
     if pipeline.num_chunks > 1:
         text += f", {pipeline.num_chunks} chunks per device"
+    if pipeline.num_slices > 1:
+        text += f", {pipeline.num_slices} slices per microbatch"
     return text if pipeline.routes == 1 else f"{text}, two routes"
 
 
@@ -110,19 +126,37 @@ def _describe_limits(limits: Sequence[float | Fraction], unit: str | None) -> st
 
 def summary_table(report: ScheduleReport) -> Table:
     """The main figures, a line each; what is not known is left out."""
-    return lines_table(_LINES, report)
+    return _lines_table(summary_lines(report))
 
 
-def lines_table(lines: Mapping[str, _Cell], report: ScheduleReport) -> Table:
-    """Label and text of every line that has a text; `{objective}` in a label is its name."""
+def details_table(report: ScheduleReport) -> Table:
+    """Exact figures of one schedule or search, a line each; what is not known is left out."""
+    return _lines_table(exact_lines(report))
+
+
+def _lines_table(lines: Iterable[Line]) -> Table:
     table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")
-    for label, describe in lines.items():
-        text = describe(report)
-        if text:
-            table.add_row(label.format(objective=objective_name(report.objective)), as_text(text))
+    for line in lines:
+        table.add_row(*line)
     return table
+
+
+def summary_lines(report: ScheduleReport) -> Iterator[Line]:
+    """The main figures that are known."""
+    return _known_lines(_LINES, report)
+
+
+def exact_lines(report: ScheduleReport) -> Iterator[Line]:
+    """Exact figures that are known."""
+    return _known_lines(_DETAILS, report)
+
+
+def _known_lines(lines: Mapping[str, _Cell], report: ScheduleReport) -> Iterator[Line]:
+    for label, describe in lines.items():
+        if text := describe(report):
+            yield label.format(objective=objective_name(report.objective)), as_text(text)
 
 
 def _status(report: ScheduleReport) -> Text:
@@ -139,7 +173,8 @@ def _value(report: ScheduleReport) -> str:
     value, bound = report.value, report.lower_bound
     parts = [] if value is None else [significant(value, report.time_unit)]
     if bound is not None:
-        parts.append(f"lower bound {lower_bound_text(bound, value, report.time_unit)}")
+        source = "" if report.checked else ", says the file"
+        parts.append(f"lower bound {lower_bound_text(bound, value, report.time_unit)}{source}")
     return "; ".join(parts)
 
 
@@ -191,3 +226,51 @@ _LINES: Mapping[str, _Cell] = {
     "under jitter": describe_jitter,
 }
 """Label of a line -> its text; `{objective}` stands for the name of the objective."""
+
+
+def _verified(report: ScheduleReport) -> str:
+    """What holds of a schedule over its limit."""
+    if report.fits_limit is False:
+        return "every rule but the limit, which eval reports and ppopt verify enforces"
+    return ""
+
+
+def _exact_bound(report: ScheduleReport) -> str:
+    if report.lower_bound is None:
+        return ""
+    bound = measured(report.lower_bound, report.time_unit)
+    gap = "" if report.gap is None else f", gap {number(100 * report.gap)} %"
+    return f"{bound} for the {objective_name(report.objective)}{gap}"
+
+
+def _exact_throughput(report: ScheduleReport) -> str:
+    if report.tokens_per_second is None:
+        return ""
+    return f"{number(report.tokens_per_second)} tokens/s{tokens_basis(report, number)}"
+
+
+def _exact_memory(report: ScheduleReport) -> str:
+    peaks, limits, unit = report.peak_memory, report.mem_limit, report.memory_unit
+    text = per_device(peaks, unit) if peaks else ""
+    return f"{text}, limit {per_device(limits, unit)}" if peaks and limits else text
+
+
+_DETAILS: Mapping[str, Callable[[ScheduleReport], str]] = {
+    "placement": lambda report: describe_placement(report.placement),
+    "makespan": figure_text("makespan"),
+    "device span": figure_text("device_span"),
+    "exposed": figure_text("exposed"),
+    "lower bound": _exact_bound,
+    "bubble rate": figure_text("bubble_rate"),
+    "bubble overhead": figure_text("bubble_overhead"),
+    "throughput": _exact_throughput,
+    "MFU": figure_text("mfu"),
+    "best baseline": describe_baseline,
+    "other placement": describe_other_placement,
+    "peak memory": _exact_memory,
+    "verified": _verified,
+    "for PyTorch": describe_lowering,
+    "proof": figure_text("proof"),
+    "time taken": figure_text("solve_seconds"),
+}
+"""Label of a line -> its text; in the order of the table of one result."""

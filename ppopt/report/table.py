@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING
 
@@ -14,89 +14,27 @@ from ppopt.formats.figures import ScheduleFigures, known
 from ppopt.report.columns import (
     Column,
     figure_columns,
-    figure_text,
     left,
     stacked,
     table_of,
 )
 from ppopt.report.frontier_report import FrontierReport, at_most
-from ppopt.report.labels import objective_name, title
+from ppopt.report.labels import title
 from ppopt.report.numbers import (
     NONE,
     headed,
-    measured,
     number,
-    per_device,
     percent,
     significant,
     spread,
 )
-from ppopt.report.placement_text import describe_placement, placement_of
+from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.report.search_text import (
-    describe_baseline,
-    describe_lowering,
-    describe_other_placement,
-    tokens_basis,
-)
-from ppopt.report.summary import lines_table, status_style
+from ppopt.report.summary import status_style
 from ppopt.report.throughput_text import gain_cell
 from ppopt.schedule.idle import Cause
 from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.records import SweepRow
-
-
-def details_table(report: ScheduleReport) -> Table:
-    """Exact figures of one schedule or search, a line each; what is not known is left out."""
-    return lines_table(_DETAILS, report)
-
-
-def _verified(report: ScheduleReport) -> str:
-    """What holds of a schedule over its limit."""
-    if report.fits_limit is False:
-        return "every rule but the limit, which eval reports and ppopt verify enforces"
-    return ""
-
-
-def _bound(report: ScheduleReport) -> str:
-    if report.lower_bound is None:
-        return ""
-    bound = measured(report.lower_bound, report.time_unit)
-    gap = "" if report.gap is None else f", gap {number(100 * report.gap)} %"
-    return f"{bound} for the {objective_name(report.objective)}{gap}"
-
-
-def _throughput(report: ScheduleReport) -> str:
-    if report.tokens_per_second is None:
-        return ""
-    return f"{number(report.tokens_per_second)} tokens/s{tokens_basis(report, number)}"
-
-
-def _memory(report: ScheduleReport) -> str:
-    peaks, limits, unit = report.peak_memory, report.mem_limit, report.memory_unit
-    text = per_device(peaks, unit) if peaks else ""
-    return f"{text}, limit {per_device(limits, unit)}" if peaks and limits else text
-
-
-_DETAILS: Mapping[str, Callable[[ScheduleReport], str]] = {
-    "placement": lambda report: describe_placement(report.placement),
-    "makespan": figure_text("makespan"),
-    "device span": figure_text("device_span"),
-    "exposed": figure_text("exposed"),
-    "lower bound": _bound,
-    "bubble rate": figure_text("bubble_rate"),
-    "bubble overhead": figure_text("bubble_overhead"),
-    "throughput": _throughput,
-    "MFU": figure_text("mfu"),
-    "best baseline": describe_baseline,
-    "other placement": describe_other_placement,
-    "peak memory": _memory,
-    "verified": _verified,
-    "for PyTorch": describe_lowering,
-    "proof": figure_text("proof"),
-    "time taken": figure_text("solve_seconds"),
-}
-"""Label of a line -> its text; in the order of the table of one result."""
 
 
 def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Table:

@@ -129,7 +129,7 @@ def test_microbatches_that_differ_have_their_factors_and_their_order(view: View)
         "microbatch 1 of the list: times x 3, memory x 1",
     ]
     text = str(view.run("return document.body.textContent"))
-    assert "linear placement; microbatch order 1, 0" in text
+    assert "linear; microbatch order 1, 0" in text
     assert "Factors on the times of microbatches 0, 1, ...: 3, 1" in text
 
 

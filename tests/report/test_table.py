@@ -20,9 +20,9 @@ from ppopt.report.schedule_report import (
     report_evaluation,
 )
 from ppopt.report.search_text import describe_best, describe_robustness, describe_search
+from ppopt.report.summary import details_table
 from ppopt.report.table import (
     compare_table,
-    details_table,
     jitter_table,
     partitions_table,
     peaks_table,
