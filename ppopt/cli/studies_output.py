@@ -7,15 +7,15 @@ import io
 import json
 from collections.abc import Callable, Sequence
 from functools import partial
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
-
-from rich.table import Table
 
 from ppopt.cli import output
 from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.report import table
+from ppopt.report.columns import Column, Grid, left
 from ppopt.report.study import study_page
 from ppopt.studies import outcome
 from ppopt.studies.records import DamagedError, SweepRow
@@ -30,6 +30,13 @@ MAX_SHOWN = 200
 MAX_OPEN = 20
 """Rows that were not done that are named on the terminal."""
 _SCHEMA = 1
+_COLUMNS: tuple[Column[StudySummary], ...] = (
+    left("study", attrgetter("name"), wraps=True),
+    left("done", lambda study: str(study.complete)),
+    left("failed", lambda study: str(study.failed)),
+    left("open", lambda study: str(study.open)),
+    left("created", attrgetter("created")),
+)
 Object = dict[str, Any]
 """An object of JSON."""
 
@@ -99,13 +106,7 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
         document = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
         output.print_json(document | {"studies": rows})
     elif not quiet:
-        table = Table(box=None, show_header=True, header_style="bold")
-        for name in ("study", "done", "failed", "open", "created"):
-            table.add_column(name, overflow="fold")
-        for study in studies:
-            counts = map(str, (study.complete, study.failed, study.open))
-            table.add_row(study.name, *counts, study.created)
-        output.print_table(table)
+        output.print_table(Grid(_COLUMNS, studies))
         print(f"{storage.results()} results in {storage.path.absolute()}")
         for study in filter(lambda study: study.open, studies):
             print(f"to continue {study.name}: {_continue(study)}")

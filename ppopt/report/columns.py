@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from functools import partial
@@ -69,42 +68,46 @@ def stacked(name: str, unit: str | None) -> str:
     return headed(name, unit).replace(" (", "\n(")
 
 
-def table_of(
-    columns: Sequence[Column[Row]], rows: Iterable[Row], style: Callable[[Row], str] = lambda _: ""
-) -> Table:
-    """A table for a terminal; `style` is that of a row."""
-    table = _FittingTable(box=box.SIMPLE_HEAD, padding=(0, 0), show_edge=False, header_style="bold")
-    for column in columns:
-        table.add_column(
-            column.head,
-            justify="left" if column.left else "right",
-            no_wrap=not column.wraps,
-            overflow="fold",
-        )
-    for row in rows:
-        table.add_row(*(as_text(column.cell(row)) for column in columns), style=style(row))
-    optional = [index for index, column in enumerate(columns) if column.optional]
-    table.optional = sorted(optional, key=lambda index: -columns[index].optional)
-    return table
+@dataclass(frozen=True)
+class Grid(Generic[Row]):
+    """A table: columns, rows, and the style of a row in a terminal.
 
+    Rich prints it without optional columns if it is too wide, and breaks no number.
+    """
 
-class _FittingTable(Table):
-    """A table that leaves out optional columns where it is too wide, and breaks no number."""
-
-    optional: Sequence[int] = ()
-    """Indices of the columns that may be left out, in this order."""
+    columns: Sequence[Column[Row]]
+    rows: Collection[Row]
+    style: Callable[[Row], str] = lambda _: ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        table, left_out = copy(self), set[int]()
-        for index in self.optional:
-            if _width(table) <= options.max_width:
-                break
-            left_out.add(index)
-            table.columns = [
-                column for place, column in enumerate(self.columns) if place not in left_out
-            ]
+        columns = list(self.columns)
+        optional = sorted(filter(_priority, columns), key=_priority)
+        while _width(table := self._table(columns)) > options.max_width and optional:
+            columns.remove(optional.pop())
         width = max(options.max_width, _width(table))
-        yield from Table.__rich_console__(table, console, options.update(max_width=width))
+        yield from table.__rich_console__(console, options.update(max_width=width))
+
+    def _table(self, columns: Sequence[Column[Row]]) -> Table:
+        look: dict[str, Any] = {"box": box.SIMPLE_HEAD, "padding": (0, 0), "show_edge": False}
+        table = Table(**look, show_header=_has_heads(columns), header_style="bold")
+        for column in columns:
+            table.add_column(
+                column.head,
+                justify="left" if column.left else "right",
+                no_wrap=not column.wraps,
+                overflow="fold",
+            )
+        for row in self.rows:
+            table.add_row(*(as_text(column.cell(row)) for column in columns), style=self.style(row))
+        return table
+
+
+def _has_heads(columns: Iterable[Column[Any]]) -> bool:
+    return any(column.head for column in columns)
+
+
+def _priority(column: Column[Any]) -> int:
+    return column.optional
 
 
 def _width(table: Table) -> int:
@@ -125,18 +128,26 @@ def as_text(cell: str | Text) -> Text:
     return cell if isinstance(cell, Text) else Text(cell)
 
 
-def html_table(columns: Sequence[Column[Row]], *parts: tuple[str, Sequence[Row]]) -> str:
-    """A table in parts, rows under the name of their part; it scrolls where it is too wide."""
+def html_table(
+    columns: Sequence[Column[Row]],
+    rows: Collection[Row],
+    name: str = "",
+    part: Collection[Row] = (),
+) -> str:
+    """A table that scrolls where it is too wide; the rows of a `part` are below its name."""
     heads = "".join(
         f'<th scope="col"{_alignment(column)}>{escape(_joined(column.head))}</th>'
         for column in columns
     )
-    body = "".join(_html_part(columns, *part) for part in parts if part[1])
-    table = f"<table><thead><tr>{heads}</tr></thead>{body}</table>"
+    head = f"<thead><tr>{heads}</tr></thead>" if _has_heads(columns) else ""
+    body = _html_part(columns, "", rows) + _html_part(columns, name, part)
+    table = f"<table>{head}{body}</table>"
     return f'<div class="scroll" tabindex="0">{table}</div>'
 
 
-def _html_part(columns: Sequence[Column[Row]], name: str, rows: Sequence[Row]) -> str:
+def _html_part(columns: Sequence[Column[Row]], name: str, rows: Collection[Row]) -> str:
+    if not rows:
+        return ""
     heading, tag = "", "<tbody>"
     if name:
         span = f'<th scope="rowgroup" colspan="{len(columns)}">{escape(name)}</th>'
@@ -158,7 +169,7 @@ def _joined(head: str) -> str:
 
 
 def _alignment(column: Column[Any]) -> str:
-    return ' class="text"' if column.left else ""
+    return ' class="text" style="text-align:left"' if column.left else ' style="text-align:right"'
 
 
 def figure_columns(

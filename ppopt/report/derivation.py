@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Iterator
 
-from rich.table import Table
-
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.explanation import Item, explain
 from ppopt.derivation.gpus import Basis, Gpu, gpus
-from ppopt.report.columns import Column, left, table_of
+from ppopt.report.columns import Column, Grid, left
 from ppopt.report.numbers import number
 
 GPU_LEGEND = (
@@ -49,12 +47,12 @@ GPU_COLUMNS: tuple[Column[Gpu], ...] = (
 )
 
 
-def gpu_table() -> Table:
+def gpu_table() -> Grid[Gpu]:
     """Every known GPU, a row each, in the units of data sheets."""
-    return table_of(GPU_COLUMNS, gpus().values())
+    return Grid(GPU_COLUMNS, gpus().values())
 
 
-def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Table]]:
+def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Item]]]:
     """A line and a table for every layer, equal layers once; `share` is that of F and BW."""
 
     def figure(head: str, read: Callable[[Item], float]) -> Column[Item]:
@@ -79,7 +77,7 @@ def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Table]]:
         if exposed:
             share = exposed / (layer.forward + layer.backward)
             title += f"; communication {100 * share:.1f} %"
-        yield title, table_of(columns, [item for item in items if item.layer == layer.name])
+        yield title, Grid(columns, [item for item in items if item.layer == layer.name])
 
 
 def _figure(value: float) -> str:

@@ -22,7 +22,7 @@ from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.search_text import describe_status
 from ppopt.report.sections import paragraphs
-from ppopt.report.table import frontier_columns, frontier_legend
+from ppopt.report.table import frontier_legend, frontier_table
 from ppopt.report.throughput_text import gain_text
 
 _HEIGHT = 460
@@ -305,7 +305,7 @@ def _layout(report: FrontierReport) -> dict[str, Any]:
 
 def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
     """The table of the terminal, in which schedules link to their sections."""
-    *figures, schedule = frontier_columns(report)
+    *figures, schedule = frontier_table(report).columns
 
     def linked(row: ScheduleReport) -> str:
         text = escape(str(schedule.cell(row)))
@@ -323,4 +323,4 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
 
     if choices:
         columns.append(left("choices", chosen))
-    return html_table(columns, ("", report.rows))
+    return html_table(columns, report.rows)

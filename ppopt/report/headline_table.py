@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from html import escape
 from typing import Any, NamedTuple
 
-from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.figures import measured, placed
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.exact import plain_or_none
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.columns import Column, figure_columns, html_table, left, stacked, table_of
+from ppopt.report.columns import Column, Grid, figure_columns, html_table, left, stacked
 from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, lower_bound_text, number, significant, spread
 from ppopt.report.placement_text import placement_of
@@ -62,14 +61,14 @@ def _report(row: HeadlineRow) -> ScheduleReport:
     )
 
 
-def headline_table(headline: Headline) -> Table:
+def headline_table(headline: Headline) -> Grid[_Entry]:
     """The rows for a terminal, without what they change."""
     entries = _entries(headline)
     columns = _columns(headline, entries)[:-1]
-    return table_of(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
+    return Grid(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
 
 
-def describe_headline(headline: Headline) -> Iterator[str | Text | Table]:
+def describe_headline(headline: Headline) -> Iterator[str | Text | Grid[_Entry]]:
     """Title, rows and changes for a terminal; nothing without a best schedule."""
     if headline.best is not None:
         yield Text(headline_title(headline), style="bold")
@@ -91,7 +90,7 @@ def headline_section(headline: Headline) -> str:
     entries = _entries(headline)
     if not entries:
         return ""
-    table = html_table(_columns(headline, entries), ("", entries))
+    table = html_table(_columns(headline, entries), entries)
     named = headline.rows[-1].schedule.pipeline.name
     text = _describe_step(headline) if named else _describe_limit(headline)
     heading = f"<h2>{escape(text)}</h2>\n" if text else ""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from functools import singledispatch
 from html import escape
+from typing import Any
 
-from rich.table import Table
-from rich.text import Text
-
+from ppopt.report.columns import Grid, html_table
 from ppopt.report.comparison_report import report_comparison
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.headline_table import headline_table
@@ -41,21 +40,17 @@ def html_of(value: object) -> str:
 @html_of.register
 def _(value: Result) -> str:
     report = report_result(value, stopped_early=value.interrupted)
-    return (
-        _picture(value.schedule)
-        + notebook_table(summary_table(report))
-        + notebook_table(details_table(report))
-    )
+    return _picture(value.schedule) + _table(summary_table(report)) + _table(details_table(report))
 
 
 @html_of.register
 def _(value: Comparison) -> str:
     report = report_comparison(value)
     searches = [describe_search(search, report.rows) for search in report.searches]
-    tables = notebook_table(headline_table(report.headline))
+    tables = _table(headline_table(report.headline))
     return (
         tables
-        + notebook_table(compare_table(report.rows))
+        + _table(compare_table(report.rows))
         + _lines([*describe_best(report.rows), *searches, *explain_routes(report.rows)])
     )
 
@@ -64,13 +59,17 @@ def _(value: Comparison) -> str:
 def _(value: Frontier) -> str:
     report = report_frontier(value)
     lines = describe_frontier(report) or [value.proof]
-    return notebook_table(frontier_table(report)) + _lines(lines)
+    return _table(frontier_table(report)) + _lines(lines)
 
 
 @html_of.register
 def _(value: Plan) -> str:
-    views = headline_table(value.headline), summary_table(report_plan(value)), plan_table(value)
-    tables = "".join(map(notebook_table, views))
+    views: tuple[Grid[Any], ...] = (
+        headline_table(value.headline),
+        summary_table(report_plan(value)),
+        plan_table(value),
+    )
+    tables = "".join(map(_table, views))
     return _picture(value.schedule) + tables + _lines(describe_use(value))
 
 
@@ -78,26 +77,11 @@ def _(value: Plan) -> str:
 def _(value: Study) -> str:
     more = len(value.rows) - MAX_ROWS
     lines = [repr(value), *([f"{more} more rows: to_frame() has all"] if more > 0 else [])]
-    return notebook_table(sweep_table(value.rows[:MAX_ROWS])) + _lines(lines)
+    return _table(sweep_table(value.rows[:MAX_ROWS])) + _lines(lines)
 
 
-def notebook_table(table: Table) -> str:
-    """A table of the terminal as HTML; its numbers stand to the right as there."""
-    columns = [list(column.cells) for column in table.columns]
-    sides = [f' style="text-align:{column.justify}"' for column in table.columns]
-    heads = [escape(str(column.header).replace("_\n", "_")) for column in table.columns]
-    head = ""
-    if table.show_header:
-        cells = (f"<th{side}>{name}</th>" for side, name in zip(sides, heads, strict=True))
-        head = f"<thead><tr>{''.join(cells)}</tr></thead>"
-    rows = []
-    for row in zip(*columns, strict=True):
-        cells = (
-            f"<td{side}>{escape(cell.plain if isinstance(cell, Text) else str(cell))}</td>"
-            for side, cell in zip(sides, row, strict=True)
-        )
-        rows.append(f"<tr>{''.join(cells)}</tr>")
-    return f"<table>{head}<tbody>{''.join(rows)}</tbody></table>"
+def _table(grid: Grid[Any]) -> str:
+    return html_table(grid.columns, grid.rows)
 
 
 def _picture(schedule: Schedule | None) -> str:

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
 from typing import Any
 
-from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.origin_json import json_object
 from ppopt.problem.pipeline import Pipeline
-from ppopt.report.columns import Column, left, table_of
+from ppopt.report.columns import Column, Grid, left
 from ppopt.report.headline_table import describe_headline, headline_object
 from ppopt.report.numbers import NONE, percent, significant
 from ppopt.report.placement_text import recompute_word
@@ -71,7 +70,7 @@ def parallel_plan_object(plan: ParallelPlan) -> dict[str, Any]:
     return plan_object(plan.plan) | headline_object(plan.headline) | json_object(own)
 
 
-def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
+def describe(plan: ParallelPlan) -> Iterator[str | Text | Grid[Any]]:
     """What a terminal shows: lines and tables."""
     yield from describe_headline(plan.headline)
     yield from describe_parallel_plan(plan)
@@ -80,26 +79,20 @@ def describe(plan: ParallelPlan) -> Iterator[str | Text | Table]:
     if more > 0:
         yield f"{more} more combinations; --json has all"
     yield from filter(None, [explain_statuses(plan)])
-    parts = breakdown_table(plan)
-    if parts is not None:
+    parts = breakdown_table(plan, plan.rows[:MAX_SHOWN])
+    if parts.rows:
         yield from ("\nparts of a step (ms):", parts)
     yield from describe_skipped(plan)
 
 
-def parallel_table(plan: ParallelPlan) -> Table:
-    """Combinations, the best first, a row each."""
-    rows = plan.rows[:MAX_SHOWN]
-    return table_of(parallel_columns(plan), rows, lambda row: "bold" if row is rows[0] else "")
-
-
-def parallel_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
-    """Columns of the combinations; the schedule is that of their best configuration."""
+def parallel_table(plan: ParallelPlan) -> Grid[ParallelRow]:
+    """Combinations, the best first; the schedule is that of their best configuration."""
 
     def bound(row: ParallelRow) -> str:
         rounding = ROUND_HALF_EVEN if row.lower_bound == row.value else ROUND_CEILING
         return significant(plan.tokens_per_second(row.lower_bound), rounding=rounding)
 
-    return [
+    columns = [
         *_sizes(plan),
         Column("tokens/s\nper GPU", lambda row: significant(plan.tokens_per_second(row.value))),
         Column("bound", bound),
@@ -108,6 +101,8 @@ def parallel_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
         Column("recompute", lambda row: _chosen(row, recompute_word), left=True, optional=1),
         left("status", lambda row: _status(plan, row)),
     ]
+    rows = plan.rows[:MAX_SHOWN]
+    return Grid(columns, rows, lambda row: "bold" if row is rows[0] else "")
 
 
 def _chosen(row: ParallelRow, describe: Callable[[Pipeline], str]) -> str:
@@ -130,27 +125,19 @@ def explain_statuses(plan: ParallelPlan) -> str:
     return status_legend({_status(plan, row) for row in plan.rows})
 
 
-def breakdown_table(plan: ParallelPlan) -> Table | None:
-    """What the steps consist of, in ms, of the combinations of the first table.
-
-    None if no combination has a schedule.
-    """
-    rows = [row for row in plan.rows[:MAX_SHOWN] if row.breakdown is not None]
-    return table_of(breakdown_columns(plan), rows) if rows else None
-
-
-def breakdown_columns(plan: ParallelPlan) -> list[Column[ParallelRow]]:
-    """Columns of the parts of a step, of combinations with a schedule."""
+def breakdown_table(plan: ParallelPlan, rows: Sequence[ParallelRow]) -> Grid[ParallelRow]:
+    """What the steps consist of, in ms, of the combinations with a schedule among these."""
 
     def part(head: str, name: str) -> Column[ParallelRow]:
         return Column(head, lambda row: f"{float(getattr(row.breakdown, name)):.1f}")
 
     heads = ("compute", "communication", "bubble", "gradient\nsync", "optimizer")
-    return [
+    columns = [
         *_sizes(plan),
         Column("step", lambda row: f"{float(row.value or 0):.1f}"),
         *map(part, heads, StepBreakdown._fields),
     ]
+    return Grid(columns, [row for row in rows if row.breakdown is not None])
 
 
 def _sizes(plan: ParallelPlan) -> list[Column[ParallelRow]]:

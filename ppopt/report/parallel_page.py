@@ -8,13 +8,13 @@ from ppopt.report.columns import html_table
 from ppopt.report.headline_table import headline_section
 from ppopt.report.parallel import (
     MAX_SHOWN,
-    breakdown_columns,
+    breakdown_table,
     describe_parallel_plan,
     describe_skipped,
     describe_training,
     explain_statuses,
-    parallel_columns,
     parallel_plan_object,
+    parallel_table,
 )
 from ppopt.report.plan_page import configurations_table, folded, page_of_plan, usage
 from ppopt.report.sections import paragraphs
@@ -43,14 +43,13 @@ def parallel_page(parallel_plan: ParallelPlan) -> str:
 
 def _combinations(plan: ParallelPlan) -> str:
     """What was found, every combination, and the parts of their steps."""
-    columns = parallel_columns(plan)
-    first_rows, rest = plan.rows[:MAX_SHOWN], plan.rows[MAX_SHOWN:]
-    text = paragraphs(describe_parallel_plan(plan)) + html_table(columns, ("", first_rows))
+    table, parts = parallel_table(plan), breakdown_table(plan, plan.rows)
+    rest = plan.rows[MAX_SHOWN:]
+    text = paragraphs(describe_parallel_plan(plan)) + html_table(table.columns, table.rows)
     if rest:
-        text += folded(f"{len(rest)} more combinations", html_table(columns, ("", rest)))
+        text += folded(f"{len(rest)} more combinations", html_table(table.columns, rest))
     text += paragraphs(filter(None, [explain_statuses(plan)]))
-    divided = [row for row in plan.rows if row.breakdown is not None]
-    if divided:
-        text += folded("Parts of a step (ms)", html_table(breakdown_columns(plan), ("", divided)))
+    if parts.rows:
+        text += folded("Parts of a step (ms)", html_table(parts.columns, parts.rows))
     skipped = paragraphs(describe_skipped(plan))
     return text + (folded("What was not searched", skipped) if skipped else "")

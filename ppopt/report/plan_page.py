@@ -126,7 +126,7 @@ def configurations_table(plan: Plan) -> str:
         *(columns[name] for name in ("value", "bound", "vs best", "memory", "bubble rate")),
         replace(columns["partition"], left=True),
     ]
-    return html_table(page_columns, ("", plan.rows))
+    return html_table(page_columns, plan.rows)
 
 
 def _linked(text: str, section: str | None, *, is_best: bool) -> Html:

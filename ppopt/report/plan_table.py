@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from fractions import Fraction
 
-from rich.table import Table
-
 from ppopt.problem import layout
-from ppopt.report.columns import Column, left, stacked, table_of
+from ppopt.report.columns import Column, Grid, left, stacked
 from ppopt.report.labels import objective_name
 from ppopt.report.numbers import NONE, lower_bound_text, number, percent, significant
 from ppopt.report.plan_text import BEST, status_word
@@ -87,7 +85,7 @@ def _partition(row: PlanRow) -> str:
     return layout.write(pipeline.model, pipeline.counts) or " ".join(map(str, pipeline.counts))
 
 
-def plan_table(plan: Plan, *, exact: bool = False) -> Table:
+def plan_table(plan: Plan, *, exact: bool = False) -> Grid[PlanRow]:
     """Configurations, the best first, a row each; `exact` as for `plan_columns`."""
     columns = plan_columns(plan, exact=exact)
     for name, is_shown in {
@@ -103,4 +101,4 @@ def plan_table(plan: Plan, *, exact: bool = False) -> Table:
     def style(row: PlanRow) -> str:
         return "bold" if row is plan.rows[0] else _STYLES.get(row.status, "")
 
-    return table_of(list(columns.values()), plan.rows, style)
+    return Grid(list(columns.values()), plan.rows, style)

@@ -149,7 +149,9 @@ def overview(page_schedules: Sequence[PageSchedule]) -> str:
     fitting = sum(bool(entry.report.fits_limit) for entry in page_schedules)
     return html_table(
         [left("schedule", schedule), *(column.of(_entry) for column in columns)],
-        *[("", rows[:fitting]), ("over the memory limit", rows[fitting:])],
+        rows[:fitting],
+        "over the memory limit",
+        rows[fitting:],
     )
 
 
@@ -253,7 +255,7 @@ def _stages(pipeline: Pipeline) -> str:
         Column("device", lambda at: " and ".join(str(hosts[at]) for hosts in pipeline.hosts)),
         *(cost_column(cost) for cost in STAGE_COSTS if cost.head and costs.has_effect(cost)),
     ]
-    return html_table(columns, ("", range(pipeline.num_stages)))
+    return html_table(columns, range(pipeline.num_stages))
 
 
 def paragraphs(lines: Iterable[str]) -> str:

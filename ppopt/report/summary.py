@@ -5,17 +5,17 @@ Numbers of the summary have four significant digits; those of the details are ex
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from fractions import Fraction
+from operator import itemgetter
 
-from rich.table import Table
 from rich.text import Text
 
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.placement import SEARCH
 from ppopt.report.bottleneck import describe_bottleneck
-from ppopt.report.columns import as_text, figure_text
+from ppopt.report.columns import Column, Grid, as_text, figure_text, left
 from ppopt.report.labels import describe_links, objective_name, title
 from ppopt.report.numbers import (
     lower_bound_text,
@@ -50,6 +50,10 @@ from ppopt.report.search_text import (
 _Cell = Callable[[ScheduleReport], str | Text]
 Line = tuple[str, Text]
 """Label and text of a figure."""
+_LINE_COLUMNS: tuple[Column[Line], ...] = (
+    left("", lambda line: Text(f"{line[0]} ", "dim")),
+    left("", itemgetter(1), wraps=True),
+)
 
 
 def describe_title(report: ScheduleReport) -> str:
@@ -124,23 +128,14 @@ def _describe_limits(limits: Sequence[float | Fraction], unit: str | None) -> st
     return f"limit {high}" if min(limits) == max(limits) else f"limits {low} to {high}"
 
 
-def summary_table(report: ScheduleReport) -> Table:
+def summary_table(report: ScheduleReport) -> Grid[Line]:
     """The main figures, a line each; what is not known is left out."""
-    return _lines_table(summary_lines(report))
+    return Grid(_LINE_COLUMNS, list(summary_lines(report)))
 
 
-def details_table(report: ScheduleReport) -> Table:
+def details_table(report: ScheduleReport) -> Grid[Line]:
     """Exact figures of one schedule or search, a line each; what is not known is left out."""
-    return _lines_table(exact_lines(report))
-
-
-def _lines_table(lines: Iterable[Line]) -> Table:
-    table = Table(box=None, show_header=False, padding=(0, 2, 0, 0), pad_edge=False)
-    table.add_column(style="dim", no_wrap=True)
-    table.add_column(overflow="fold")
-    for line in lines:
-        table.add_row(*line)
-    return table
+    return Grid(_LINE_COLUMNS, list(exact_lines(report)))
 
 
 def summary_lines(report: ScheduleReport) -> Iterator[Line]:

@@ -7,16 +7,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from decimal import ROUND_CEILING
 
-from rich.table import Table
 from rich.text import Text
 
 from ppopt.formats.figures import ScheduleFigures, known
 from ppopt.report.columns import (
     Column,
+    Grid,
     figure_columns,
     left,
     stacked,
-    table_of,
 )
 from ppopt.report.frontier_report import FrontierReport, at_most
 from ppopt.report.labels import title
@@ -37,7 +36,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.studies.records import SweepRow
 
 
-def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Table:
+def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Grid[ScheduleReport]:
     """Strategies side by side, a row each, in the order given.
 
     The third column is the objective, `bubble` the bubble rate of it, and `memory` the largest
@@ -64,7 +63,7 @@ def compare_table(rows: Sequence[ScheduleReport], *, exact: bool = False) -> Tab
         ),
         left("status", _row_status),
     ]
-    return table_of(columns, rows, _style)
+    return Grid(columns, rows, _style)
 
 
 def _memory_column(
@@ -92,7 +91,7 @@ def _row_status(row: ScheduleReport) -> str:
     return "searched" if row.strategy == SEARCHED else "evaluated"
 
 
-def idle_table(report: ScheduleReport) -> Table:
+def idle_table(report: ScheduleReport) -> Grid[int]:
     """Why every device is idle: its time busy and idle by cause, and the share of idle time.
 
     Times are until the makespan. Causes of no idle time are left out.
@@ -115,7 +114,7 @@ def idle_table(report: ScheduleReport) -> Table:
         *map(by_cause, idle),
         Column("idle", lambda device: percent(waits(device) / makespan if makespan else 0)),
     ]
-    return table_of(columns, range(len(report.peak_memory or ())))
+    return Grid(columns, range(len(report.peak_memory or ())))
 
 
 def idle_title(report: ScheduleReport) -> str:
@@ -123,7 +122,7 @@ def idle_title(report: ScheduleReport) -> str:
     return headed("time per device", report.time_unit)
 
 
-def why_table(rows: Sequence[ScheduleReport]) -> Table:
+def why_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
     """Idle time of strategies by cause, in percent of all devices' time until the makespan.
 
     `imbalance` is the part, of whatever cause, that uneven work of the devices forces on every
@@ -150,16 +149,16 @@ def why_table(rows: Sequence[ScheduleReport]) -> Table:
         [Column("imbalance", lambda row: share(forced(row)))] if any(map(forced, rows)) else []
     )
     columns = [_named("idle by cause,\n% of makespan", rows), *map(by_cause, causes), *uneven]
-    return table_of([*columns, *figure_columns(["communication"], rows[0])], rows, _style)
+    return Grid([*columns, *figure_columns(["communication"], rows[0])], rows, _style)
 
 
-def throughput_table(rows: Sequence[ScheduleReport]) -> Table:
+def throughput_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
     """Tokens per second and MFU of strategies."""
     keys = ("tokens_per_second", "tokens_per_second_per_device", "mfu")
-    return table_of([_named("throughput", rows), *figure_columns(keys, rows[0])], rows, _style)
+    return Grid([_named("throughput", rows), *figure_columns(keys, rows[0])], rows, _style)
 
 
-def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
+def peaks_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
     """Peak memory of every device, a strategy each."""
     columns: list[Column[ScheduleReport]] = [
         _named(headed("peak memory", rows[0].memory_unit), rows),
@@ -169,10 +168,10 @@ def peaks_table(rows: Sequence[ScheduleReport]) -> Table:
             wraps=True,
         ),
     ]
-    return table_of(columns, rows, _style)
+    return Grid(columns, rows, _style)
 
 
-def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
+def partitions_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
     """Layers of every stage, a strategy each, of models in layers.
 
     The layers that recompute or offload follow where any strategy has such layers.
@@ -185,12 +184,10 @@ def partitions_table(rows: Sequence[ScheduleReport]) -> Table:
         columns.append(left("recompute", lambda row: spread(row.recompute or ()), wraps=True))
     if any(any(row.offload or ()) for row in rows):
         columns.append(left("offload", lambda row: spread(row.offload or ()), wraps=True))
-    return table_of(
-        [*columns, left("layout", lambda row: row.layout or "", wraps=True)], rows, _style
-    )
+    return Grid([*columns, left("layout", lambda row: row.layout or "", wraps=True)], rows, _style)
 
 
-def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
+def jitter_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
     """The objective of strategies under random times."""
     columns: list[Column[ScheduleReport]] = [
         _named(headed("jitter", rows[0].time_unit), rows),
@@ -199,33 +196,26 @@ def jitter_table(rows: Sequence[ScheduleReport]) -> Table:
         Column("95 % below", lambda row: significant(known(row.jitter).p95)),
         Column("throughput", lambda row: gain_cell(1 / (1 + known(row.jitter).degradation) - 1)),
     ]
-    return table_of(columns, rows, _style)
+    return Grid(columns, rows, _style)
 
 
-def frontier_table(report: FrontierReport, *, exact: bool = False) -> Table:
+def frontier_table(report: FrontierReport, *, exact: bool = False) -> Grid[ScheduleReport]:
     """Points of a frontier and baselines, by memory, then by value.
 
     The second column is the objective, `bubble` the bubble rate of it, `gap` how far a point may be
     from the optimum. The next one is the ratio to the best schedule within that memory: the optimum
     if all points are proved.
     """
-    columns = frontier_columns(report, exact=exact)
-    return table_of(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
-
-
-def frontier_columns(
-    report: FrontierReport, *, exact: bool = False
-) -> list[Column[ScheduleReport]]:
-    """Columns of `frontier_table`; the last one is the schedule."""
     units = ScheduleFigures.of(None, report.frontier.pipeline, objective=report.frontier.objective)
     keys = ("value", "bubble_rate", "gap", "ratio_to_best")
     value, bubble, gap, ratio = figure_columns(keys, units, exact=exact)
-    return [
+    columns = [
         _memory_column(units.memory_unit, lambda row: row.place[0], exact=exact),
         *(value, replace(bubble, optional=1), gap, replace(ratio, head=_ratio_head(report))),
         left("status", _row_status),
         left("schedule", _describe_spot),
     ]
+    return Grid(columns, report.rows, lambda row: "dim" if row.limit is None else "bold")
 
 
 def _ratio_head(report: FrontierReport) -> str:
@@ -244,7 +234,7 @@ def _describe_spot(row: ScheduleReport) -> str:
     return f"{title(row) if row.limit is None else SEARCHED}, {placement_of(row)}"
 
 
-def sweep_table(rows: Sequence[SweepRow]) -> Table:
+def sweep_table(rows: Sequence[SweepRow]) -> Grid[SweepRow]:
     """Rows of a sweep, each with its settings first.
 
     `value` is the objective of the row, and `memory` the largest device peak.
@@ -264,7 +254,7 @@ def sweep_table(rows: Sequence[SweepRow]) -> Table:
         *(column.of(lambda row: row.figures or nothing) for column in figures),
         left("status", _ended),
     ]
-    return table_of(columns, rows)
+    return Grid(columns, rows)
 
 
 def describe_failures(rows: Sequence[SweepRow]) -> list[str]:
