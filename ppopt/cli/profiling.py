@@ -232,8 +232,7 @@ def _recorded(recording: Recording, source: str, description: str, layers: str |
     from ppopt.profiles.layers_of_stages import read_layers
     from ppopt.profiles.measured_runs import measured_steps
 
-    ran = recording.measurements
-    estimates = estimate(ran.records, around=ran.around)
+    estimates = estimate(recording.records)
     for warning in (*pipeline_file.warnings(estimates), *recording.warnings):
         note(f"note: {warning}")
     about: dict[str, Any] = {
@@ -251,7 +250,7 @@ def _recorded(recording: Recording, source: str, description: str, layers: str |
         placement=estimates.hosts,
         name=description,
     )
-    steps = partial(measured_steps, ran.records, where, pipeline_file.MILLISECOND, ran.around)
+    steps = partial(measured_steps, recording.records, where, pipeline_file.MILLISECOND)
     return _Recorded(text, layers is not None, steps, recording.comments)
 
 

@@ -246,7 +246,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     if not targets:
         return 0
     unit = round(seconds * 10**9) if seconds else 10**6
-    measured_schedule = measured(ran.records, schedule.pipeline, unit, ran.around)
+    measured_schedule = measured(ran.records, schedule.pipeline, unit)
 
     def content(target: Target) -> str | bytes:
         if target.is_picture:

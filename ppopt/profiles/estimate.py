@@ -26,7 +26,7 @@ from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import Kind
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import ONCE, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 
 Z_LIMIT = 3.5
@@ -42,9 +42,11 @@ MIN_DELAYS = 3
 class Record(NamedTuple):
     """One operation as it ran. Times are in nanoseconds."""
 
-    kind: OpKind
+    kind: Kind
     stage: int
+    """Of an optimizer: the lowest stage of its device."""
     microbatch: int
+    """`ONCE`: it runs around the microbatches."""
     device: int
     start: int
     end: int
@@ -53,28 +55,17 @@ class Record(NamedTuple):
 
     @property
     def op(self) -> Op:
-        """The operation without its device and times."""
-        return Op(self.kind, self.stage, self.microbatch)
+        """The operation of a microbatch without its device and times."""
+        return Op(OpKind(self.kind), self.stage, self.microbatch)
 
 
-class StepRecord(NamedTuple):
-    """An operation around the microbatches as it ran. Times are in nanoseconds."""
-
-    kind: Kind
-    stage: int
-    """Of an optimizer: the lowest stage of its device."""
-    device: int
-    start: int
-    end: int
-    step: int = 0
-    """Training step, counted from 0."""
-
-
-class Measurements(NamedTuple):
-    """What ran in some steps."""
-
-    records: list[Record]
-    around: list[StepRecord]
+def divided(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
+    """Operations of microbatches, and those around the microbatches."""
+    ran: list[Record] = []
+    around: list[Record] = []
+    for record in records:
+        (around if record.microbatch == ONCE else ran).append(record)
+    return ran, around
 
 
 class OperationTimes(NamedTuple):
@@ -184,23 +175,20 @@ def _backward(times: dict[OpKind, int]) -> dict[str, int]:
 def profile(
     records: Iterable[Record],
     memory: Mapping[int, StageMemory] | None = None,
-    around: Iterable[StepRecord] = (),
 ) -> Profile:
     """Estimate a pipeline by medians over all steps.
-
-    `around`: unshard, gradient sync and optimizer of these steps.
 
     In every step each stage must run every microbatch once: F, and either BW or both B and W.
     Raises InputError if operations are missing or run twice, if a stage runs on two devices,
     or if the median of a forward is 0.
     """
-    ran = list(records)
+    ran, around = divided(records)
     if not ran:
         raise InputError("profile: no operation was measured")
     hosts = _hosts(ran)
     groups: dict[tuple[OpKind, int], list[Record]] = defaultdict(list)
     for record in ran:
-        groups[record.kind, record.stage].append(record)
+        groups[record.op.kind, record.stage].append(record)
     batches = 1 + max(record.microbatch for record in ran)
     _check_steps(ran, len(hosts), batches)
     times = {key: _times(group) for key, group in sorted(groups.items())}
@@ -220,7 +208,7 @@ def profile(
     )
 
 
-def _times_around(rows: Iterable[StepRecord]) -> dict[tuple[Kind, int], int]:
+def _times_around(rows: Iterable[Record]) -> dict[tuple[Kind, int], int]:
     lengths: dict[tuple[Kind, int], list[int]] = defaultdict(list)
     for row in rows:
         lengths[row.kind, row.stage].append(row.end - row.start)
@@ -248,7 +236,7 @@ _COMPLETE = ([OpKind.F, OpKind.BW], [OpKind.F, OpKind.B, OpKind.W])
 def _check_steps(records: Sequence[Record], stages: int, batches: int) -> None:
     ran: dict[tuple[int, int, int], list[OpKind]] = defaultdict(list)
     for record in records:
-        ran[record.step, record.stage, record.microbatch].append(record.kind)
+        ran[record.step, record.stage, record.microbatch].append(record.op.kind)
     for step in sorted({record.step for record in records}):
         for stage, microbatch in product(range(stages), range(batches)):
             kinds = sorted(ran[step, stage, microbatch])

@@ -11,13 +11,12 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import units
+from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import ONCE
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
-from ppopt.profiles.estimate import Measurements, Record, StepRecord, profile
+from ppopt.profiles.estimate import Record, profile
 from ppopt.schedule import timing
-from ppopt.schedule.operations import Operation
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import checked
@@ -27,17 +26,12 @@ SAME_ORDER = "same order"
 """Strategy of the order of a measured step at the times of its pipeline."""
 
 
-def measured(
-    records: Iterable[Record],
-    pipeline: Pipeline,
-    unit: int,
-    around: Iterable[StepRecord] = (),
-) -> Schedule:
+def measured(records: Iterable[Record], pipeline: Pipeline, unit: int) -> Schedule:
     """Turn records into a schedule that starts at 0, in units of `unit` nanoseconds.
 
     If there are several steps, the result is that of median length; see `measured_steps`.
     """
-    return median_step(measured_steps(records, pipeline, unit, around))
+    return median_step(measured_steps(records, pipeline, unit))
 
 
 def median_step(steps: Sequence[Schedule]) -> Schedule:
@@ -45,15 +39,8 @@ def median_step(steps: Sequence[Schedule]) -> Schedule:
     return sorted(steps, key=lambda step: step.metrics.makespan_ticks)[(len(steps) - 1) // 2]
 
 
-def measured_steps(
-    records: Iterable[Record],
-    pipeline: Pipeline,
-    unit: int,
-    around: Iterable[StepRecord] = (),
-) -> list[Schedule]:
+def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> list[Schedule]:
     """Turn the records of every step into a schedule that starts at 0, in the order of steps.
-
-    `around`: unshard, gradient sync and optimizer of these steps.
 
     The pipeline's times are replaced by the medians of the records, in units of `unit` nanoseconds.
     Placement, microbatches and memory do not change. Raises InputError if the records are not of
@@ -62,12 +49,7 @@ def measured_steps(
     steps: dict[int, list[Record]] = defaultdict(list)
     for record in records:
         steps[record.step].append(record)
-    step_records: dict[int, list[StepRecord]] = defaultdict(list)
-    for row in around:
-        step_records[row.step].append(row)
-    estimated = profile(
-        chain.from_iterable(steps.values()), around=chain.from_iterable(step_records.values())
-    )
+    estimated = profile(chain.from_iterable(steps.values()))
     if (estimated.hosts,) != pipeline.hosts or estimated.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")
     costs = pipeline.costs
@@ -84,7 +66,7 @@ def measured_steps(
         optimizer_barrier=pipeline.optimizer_barrier,
         **estimated.costs(unit),
     )
-    return [_schedule(steps[step], step_records[step], timed, unit) for step in sorted(steps)]
+    return [_schedule(steps[step], timed, unit) for step in sorted(steps)]
 
 
 def predicted(step: Schedule, pipeline: Pipeline | None = None) -> Schedule:
@@ -115,23 +97,17 @@ def _name(nanoseconds: int) -> str | None:
     return next((name for name, seconds in sizes if seconds * 10**9 == nanoseconds), None)
 
 
-def _schedule(
-    records: list[Record], around: list[StepRecord], pipeline: Pipeline, unit: int
-) -> Schedule:
-    begin = min(min(record.start for record in run) for run in (records, around) if run)
-    per_unit = pipeline.ticks.per_unit
-
-    def ticks(record: Record | StepRecord) -> tuple[int, int]:
-        start, end = (round((t - begin) * per_unit / unit) for t in (record.start, record.end))
-        return start, end
-
-    rows: list[tuple[int, ...]] = [(*record[:4], *ticks(record)) for record in records]
-    rows += [(entry.kind, entry.stage, ONCE, entry.device, *ticks(entry)) for entry in around]
+def _schedule(records: list[Record], pipeline: Pipeline, unit: int) -> Schedule:
+    begin, per_unit = min(record.start for record in records), pipeline.ticks.per_unit
+    rows = [
+        (*record[:4], *(round((t - begin) * per_unit / unit) for t in (record.start, record.end)))
+        for record in records
+    ]
     origin = Origin(strategy=MEASURED, objective=Objective.MAKESPAN, status="feasible")
     return Schedule.from_rows(pipeline, rows, origin)
 
 
-def records_of(schedule: Schedule) -> Measurements:
+def records_of(schedule: Schedule) -> list[Record]:
     """Turn a measured schedule into records; a time without a unit counts in milliseconds.
 
     Raises InputError for a schedule that was not measured.
@@ -140,15 +116,11 @@ def records_of(schedule: Schedule) -> Measurements:
         raise InputError("the file holds no measured step; `ppopt run -o x.json` writes one")
     seconds = units.SCALES["time"][schedule.pipeline.time_unit or "ms"]
     per_tick = seconds * 10**9 / schedule.pipeline.ticks.per_unit
-
-    def nanoseconds(row: Operation) -> tuple[int, int]:
-        return round(row.start * per_tick), round(row.end * per_tick)
-
     table = schedule.operations
-    return Measurements(
-        [Record(*row.op[:3], row.device, *nanoseconds(row)) for row in schedule.rows()],
-        [
-            StepRecord(row.kind, row.stage, row.device, *nanoseconds(row))
-            for row in table.where(table.microbatch == ONCE).rows()
-        ],
-    )
+    return [
+        Record(
+            *(row.kind, row.stage, row.microbatch, row.device),
+            *(round(row.start * per_tick), round(row.end * per_tick)),
+        )
+        for row in table.where(~table.on(ResourceKind.LINK, ResourceKind.HOST)).rows()
+    ]

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.documents import by_value, label, read_text
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.estimate import Measurements
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.stage_times import StageTimes
 
 LARGEST_FILE = 2**29
@@ -20,7 +20,7 @@ LARGEST_FILE = 2**29
 class Recording(NamedTuple):
     """Operations as they ran."""
 
-    measurements: Measurements
+    records: Sequence[Record]
     comments: Sequence[str] = ()
     """Remarks for the file, one line each."""
     memory: Pipeline | None = None

@@ -237,9 +237,9 @@ def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
 def report_schedule(schedule: Schedule) -> ScheduleReport:
     """The same, for a page, with figures that take time."""
     added = plain_or_none(exposed(schedule))
-    return report_caption(
-        schedule, exposed=added, imbalance=imbalance(schedule), **placed(schedule.pipeline)
-    )
+    pipeline = schedule.pipeline
+    more = {"imbalance": imbalance(schedule), "routes": pipeline.routes, **placed(pipeline)}
+    return report_caption(schedule, exposed=added, **more)
 
 
 def _claims(origin: Origin) -> dict[str, Any]:

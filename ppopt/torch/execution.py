@@ -25,9 +25,9 @@ from ppopt.errors import InputError, VerificationError
 from ppopt.formats import torch_csv
 from ppopt.formats.loader_order import loader_order, microbatch_numbers
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.estimate import Profile, Record, StepRecord
+from ppopt.profiles.estimate import Profile, Record
 from ppopt.profiles.pipeline_file import MeasuredLayer
 from ppopt.schedule import communication, timing
 from ppopt.schedule.origin import Origin
@@ -117,8 +117,6 @@ class RunResult(NamedTuple):
     module."""
     records: tuple[Record, ...]
     """Operations of the measured steps, with the schedule's numbers of microbatches."""
-    around: tuple[StepRecord, ...] = ()
-    """Unshard, gradient sync and optimizer of the measured steps."""
 
 
 def _silent(_: str) -> None:
@@ -187,7 +185,7 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
             "what rounding explains; a module that is random (dropout) or keeps state between "
             "microbatches gives other gradients in a pipeline"
         )
-    original = {
+    original = {ONCE: ONCE} | {
         renumbered: microbatch for microbatch, renumbered in microbatch_numbers(schedule).items()
     }
     records = tuple(
@@ -195,12 +193,10 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
         for rank in ranks
         for record in rank.records
     )
-    step_records = tuple(record for rank in ranks for record in rank.around)
-    lengths = _step_lengths([*records, *step_records], steps)
-    return RunResult(lengths, total.gradients, total.relative, records, step_records)
+    return RunResult(_step_lengths(records, steps), total.gradients, total.relative, records)
 
 
-def _step_lengths(records: Sequence[Record | StepRecord], steps: int) -> tuple[float, ...]:
+def _step_lengths(records: Sequence[Record], steps: int) -> tuple[float, ...]:
     """Seconds of every step, from the first start to the last end of an operation."""
     seconds = []
     for step in range(steps):
@@ -342,8 +338,6 @@ class _Ran(NamedTuple):
     """Largest difference / largest gradient of its module."""
     worst: str
     """Name of the tensor with the largest difference."""
-    around: Sequence[StepRecord] = ()
-    """Unshard, gradient sync and optimizer."""
 
 
 _EQUAL = _Ran([], 0, 0.0, 0.0, "")
@@ -407,7 +401,7 @@ class _RankRun:
             else load(stages, text, schedule.pipeline.batches, self._job.loss)
         )
         self._compared = _EQUAL
-        self._around: list[StepRecord] = []
+        self._around: list[Record] = []
 
     def step(self, index: int) -> list[float]:
         """Run a step after a barrier of all ranks; return the losses (`run_step`)."""
@@ -440,7 +434,7 @@ class _RankRun:
     def result(self) -> _Ran:
         """The measurements and comparisons."""
         measured = [record for record in self._around if record.step >= 0]
-        return self._compared._replace(records=self.profiler.records, around=measured)
+        return self._compared._replace(records=[*self.profiler.records, *measured])
 
 
 def run_step(

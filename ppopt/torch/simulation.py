@@ -35,7 +35,7 @@ from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import RECORDS, Per
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.profiles.estimate import StepRecord
+from ppopt.profiles.estimate import Record
 from ppopt.schedule import communication
 from ppopt.schedule.link_queues import MISSING, LinkQueues
 from ppopt.schedule.operations import Operation
@@ -147,7 +147,7 @@ class RankSimulation:
         distributed.barrier()
         self._queue.begin_step(step)
 
-    def end_step(self) -> list[StepRecord]:
+    def end_step(self) -> list[Record]:
         """Run the work after the microbatches; returns all records around them."""
         return self._queue.end_step()
 
@@ -281,8 +281,8 @@ class _CollectiveQueue:
         }
         self._optimizers = [row for row in own if RECORDS[row.kind].per is Per.DEVICE]
         self.thread = ThreadPoolExecutor(max_workers=1)
-        self._gathered: dict[int, Future[StepRecord]] = {}
-        self._submitted: list[Future[StepRecord]] = []
+        self._gathered: dict[int, Future[Record]] = {}
+        self._submitted: list[Future[Record]] = []
         self._closed: Counter[int] = Counter()
         self._step = -1
         for stage in stages if own else ():
@@ -298,18 +298,18 @@ class _CollectiveQueue:
         stages = (unshard.stage for unshard in self._unshards)
         self._gathered = dict(zip(stages, self._submitted, strict=True))
 
-    def end_step(self) -> list[StepRecord]:
+    def end_step(self) -> list[Record]:
         """Wait for the submitted collectives, and run the optimizer; returns all records."""
         records = [future.result() for future in self._submitted]
         if self._pipeline.optimizer_barrier:
             distributed.barrier()
         return records + [self._run(optimizer) for optimizer in self._optimizers]
 
-    def _run(self, row: Operation) -> StepRecord:
+    def _run(self, row: Operation) -> Record:
         start = time.perf_counter_ns()
         time.sleep((row.end - row.start) * self._unit)
         end = time.perf_counter_ns()
-        return StepRecord(row.kind, row.stage, self._rank, start, end, self._step)
+        return Record(row.kind, row.stage, ONCE, self._rank, start, end, self._step)
 
     def _opening(self, stage: Any, method: Callable[..., Any]) -> Callable[..., Any]:
         def opening(*args: Any, **options: Any) -> Any:

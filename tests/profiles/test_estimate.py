@@ -13,8 +13,8 @@ import pytest
 from ppopt import Pipeline, Schedule, evaluate
 from ppopt.errors import InputError
 from ppopt.formats.config import pipeline_of, read_config
-from ppopt.problem.operation import Op, OpKind
-from ppopt.profiles.estimate import Record, StageMemory, StepRecord, p2p_time, profile
+from ppopt.problem.operation import ONCE, Op, OpKind
+from ppopt.profiles.estimate import Record, StageMemory, p2p_time, profile
 from ppopt.profiles.measured_runs import measured
 from ppopt.profiles.pipeline_file import dumps, notes, warnings
 from tests.factories.tables import besides_of
@@ -247,10 +247,10 @@ def test_a_measured_step_has_what_ran_around_its_microbatches() -> None:
     schedule = evaluate(replace(UNEQUAL, **work, optimizer_barrier=True), "1f1b")
     tick = MS // schedule.pipeline.ticks.per_unit
     around = [
-        StepRecord(row.kind, row.stage, row.device, row.start * tick, row.end * tick)
+        Record(row.kind, row.stage, ONCE, row.device, row.start * tick, row.end * tick)
         for row in besides_of(schedule).rows()
     ]
-    step = measured(records(schedule), schedule.pipeline, MS, around)
+    step = measured([*records(schedule), *around], schedule.pipeline, MS)
     for field in work:
         assert getattr(step.pipeline.costs, field) == getattr(schedule.pipeline.costs, field)
     assert step.pipeline.optimizer_barrier

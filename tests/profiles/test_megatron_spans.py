@@ -38,10 +38,10 @@ def test_passes_have_the_order_of_megatron(
     path: Path, stages: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No pass begins before its input exists: so the k-th pass is of that chunk and microbatch."""
-    profiled = profile(read_spans([path]).measurements.records)
+    profiled = profile(read_spans([path]).records)
     assert profiled.hosts == (0, 1) * (stages // 2)
     assert (profiled.batches, profiled.steps) == (4, 2)
-    records = unaligned(path, monkeypatch).measurements.records
+    records = unaligned(path, monkeypatch).records
     ends = {(record.step, record.op): record.end for record in records}
     for record in records:
         before = record.stage - 1 if record.kind is OpKind.F else record.stage + 1
@@ -57,8 +57,8 @@ def test_clocks_are_aligned_within_the_stated_error(
     read = read_spans([path])
     (stated,) = (line for line in read.comments if "neighbours are off by at most" in line)
     stated_error = float(stated.split()[-2]) * 10**6
-    on_hosts = sorted(unaligned(path, monkeypatch).measurements.records, key=key)
-    for record, on_host in zip(sorted(read.measurements.records, key=key), on_hosts, strict=True):
+    on_hosts = sorted(unaligned(path, monkeypatch).records, key=key)
+    for record, on_host in zip(sorted(read.records, key=key), on_hosts, strict=True):
         assert record.op == on_host.op
         assert abs(record.start - on_host.start) <= stated_error + 1000
 
@@ -68,8 +68,7 @@ def test_printed_spans_are_those_of_otlp(tmp_path: Path) -> None:
     first = tmp_path / "rank0.json"
     first.write_text(PLAIN.read_text().splitlines()[0])
     printed, otlp = (
-        sorted(read_spans(paths).measurements.records, key=key)
-        for paths in ([first, PRINTED], [PLAIN])
+        sorted(read_spans(paths).records, key=key) for paths in ([first, PRINTED], [PLAIN])
     )
     assert len(printed) == 32
     for span, same in zip(printed, otlp, strict=True):
@@ -102,7 +101,7 @@ def test_the_first_of_the_ranks_that_share_a_stage_counts(tmp_path: Path) -> Non
         ).splitlines()[rank // 2]
         lines.append(line)
     path.write_text("\n".join(lines[::-1]))
-    assert read_spans([path]).measurements == read_spans([PLAIN]).measurements
+    assert read_spans([path]).records == read_spans([PLAIN]).records
 
 
 @pytest.mark.parametrize(

@@ -40,13 +40,13 @@ def database(path: Path, script: str) -> Path:
 def test_a_real_run_in_both_exports(tmp_path: Path) -> None:
     """Four stages on two processes, four microbatches: the processes are ranks 0 and 1."""
     read = read_exports([database(tmp_path / "run.sqlite", SCHEMA)])
-    profiled = profile(read.measurements.records)
+    profiled = profile(read.records)
     assert profiled.hosts == (0, 1, 0, 1)
     assert (profiled.batches, profiled.steps) == (4, 1)
-    assert {record.kind for record in read.measurements.records} == {OpKind.F, OpKind.BW}
+    assert {record.kind for record in read.records} == {OpKind.F, OpKind.BW}
     assert "the files have no kernels" in read.warnings[0]
     report = read_exports([REPORT])
-    assert profile(report.measurements.records).costs(1) == profiled.costs(1)
+    assert profile(report.records).costs(1) == profiled.costs(1)
 
 
 def statements(schedule: Schedule, process: int, zero: int) -> Iterator[str]:
@@ -93,7 +93,7 @@ def test_kernels_count_on_an_accelerator(files: int, tmp_path: Path) -> None:
         database(tmp_path / f"rank{rank}.sqlite", "\n".join(script))
     read = read_exports([tmp_path])
     assert not read.warnings
-    assert [tuple(record)[:6] for record in sorted(read.measurements.records, key=repr)] == sorted(
+    assert [tuple(record)[:6] for record in sorted(read.records, key=repr)] == sorted(
         (
             (*row.op[:3], row.device, 5000 + 1000 * row.start // n, 5000 + 1000 * row.end // n)
             for n in [pipeline.ticks.per_unit]

@@ -17,8 +17,8 @@ from ppopt.formats import schedule_json
 from ppopt.formats.config import pipeline_of, read_config
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.formats.torch_csv import LETTERS
-from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
-from ppopt.profiles.estimate import Record, StepRecord, profile
+from ppopt.problem.operation import ONCE, AuxiliaryKind, Op, OpKind
+from ppopt.profiles.estimate import Record, divided, profile
 from ppopt.profiles.measured_runs import measured
 from ppopt.profiles.pipeline_file import notes
 from ppopt.profiles.readers import megatron_timers, torch_profiler
@@ -68,7 +68,7 @@ class TestTraces:
     def test_waits_are_taken_off(self, tmp_path: Path) -> None:
         """A perfect run gives its pipeline back, whatever the order of the files."""
         paths = written(tmp_path, traces(SCHEDULE))
-        profiled = profile(torch_profiler.read_traces(paths[::-1]).measurements.records)
+        profiled = profile(torch_profiler.read_traces(paths[::-1]).records)
         restored = Pipeline(stages=2, batches=4, **profiled.costs(10**6))
         assert restored.ticks == SCHEDULE.pipeline.ticks
 
@@ -83,7 +83,7 @@ class TestTraces:
             else:
                 (tmp_path / f"rank{rank}_trace.json.gz").write_bytes(gzip.compress(text.encode()))
         (tmp_path / "README.md").write_text("no trace")
-        records = torch_profiler.read_traces([tmp_path]).measurements.records
+        records = torch_profiler.read_traces([tmp_path]).records
         assert {(record.stage, record.device) for record in records} == {(n, n) for n in range(11)}
 
     def test_a_folder_without_traces(self, tmp_path: Path) -> None:
@@ -129,15 +129,16 @@ class TestTraces:
         gloo = [event("gloo:all_reduce", 305, 40, tid=9), event("gloo:all_reduce", 400, 40, tid=9)]
         traced = [*ran, *ranges, empty, *launches, *kernels, *gloo]
         trace = torch_profiler.parse_trace(json.dumps({"traceEvents": traced}), "t", 0)
-        assert trace.around == [
-            StepRecord(AuxiliaryKind.UNSHARD, 0, 0, 50_000, 80_000),
-            StepRecord(AuxiliaryKind.GRADIENT_SYNC, 0, 0, 305_000, 345_000),
+        ran_records, around = divided(trace.records)
+        assert around == [
+            Record(AuxiliaryKind.UNSHARD, 0, ONCE, 0, 50_000, 80_000),
+            Record(AuxiliaryKind.GRADIENT_SYNC, 0, ONCE, 0, 305_000, 345_000),
         ]
-        estimated = profile(trace.records, around=trace.around)
+        estimated = profile(trace.records)
         costs = estimated.costs(1000)
         assert (costs["unshard"], costs["gradient_sync"]) == ([30], [40])
         assert "Around the microbatches: medians." in notes(estimated)
-        assert "Around the microbatches: medians." not in notes(profile(trace.records))
+        assert "Around the microbatches: medians." not in notes(profile(ran_records))
 
     @pytest.mark.parametrize("ranges", ["right", "short", "none"])
     def test_kernels_of_the_backwards_threads(self, ranges: str) -> None:
@@ -202,9 +203,9 @@ class TestTraces:
         """The last one's too, which no gap among the stages tells of."""
         first, last = written(tmp_path, traces(SCHEDULE))
         with pytest.raises(InputError, match="stage 1 is missing, to which stage 0 sends"):
-            profile(torch_profiler.read_traces([first]).measurements.records)
+            profile(torch_profiler.read_traces([first]).records)
         with pytest.raises(InputError, match="stage 0 has no operation"):
-            profile(torch_profiler.read_traces([last]).measurements.records)
+            profile(torch_profiler.read_traces([last]).records)
 
     def test_steps_are_counted(self) -> None:
         ran = [event("PP:0F0", t, 1) for t in (0, 10, 20)]
@@ -279,11 +280,7 @@ class TestTraces:
                 [None, "PP:0F9", -1, 1e99, [], {}, True, "X", 0]
             )
         try:
-            profile(
-                torch_profiler.read_traces(
-                    written(tmp_path, [content, second])
-                ).measurements.records
-            )
+            profile(torch_profiler.read_traces(written(tmp_path, [content, second])).records)
         except InputError as error:
             message = str(error)
         else:

@@ -13,7 +13,7 @@ import pytest
 
 from ppopt import InputError, Pipeline, Schedule, evaluate, read_pipeline
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import profile
+from ppopt.profiles.estimate import divided, profile
 from ppopt.profiles.readers import straggler
 from tests.cli.cli_run import done, run
 from tests.factories.tables import besides_of
@@ -74,8 +74,8 @@ def written(folder: Path, table: Sequence[Sequence[Any]], fields: Sequence[str] 
 
 def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
     timeline = straggler.read_timeline([written(tmp_path, rows())])
-    assert {record.device for record in timeline.measurements.records} == {0, 1}
-    profiled = profile(timeline.measurements.records, around=timeline.measurements.around)
+    assert {record.device for record in timeline.records} == {0, 1}
+    profiled = profile(timeline.records)
     costs = profiled.costs(10**9)
     wanted = SCHEDULE.pipeline.costs
     for field in ("forward", "backward", "unshard", "gradient_sync", "optimizer"):
@@ -90,7 +90,7 @@ def test_the_slowest_rank_is_given_back(tmp_path: Path) -> None:
 def test_a_published_timeline() -> None:
     """One step of `trace-ST`, whose last stage is slow; it also has the loss of the vocabulary."""
     path = Path(__file__).parent / "data" / "straggler_timeline.csv"
-    profiled = profile(straggler.read_timeline([path]).measurements.records)
+    profiled = profile(straggler.read_timeline([path]).records)
     assert (profiled.hosts, profiled.batches) == ((0, 1, 2, 3), 4)
     costs = profiled.costs(10**6)
     assert [round(time) for time in costs["forward"]] == [65, 64, 64, 137]
@@ -103,7 +103,7 @@ def test_a_time_just_below_zero_is_rounding(duration: float, is_read: bool, tmp_
     table = [(*row[:5], duration, *row[6:]) if "clip" in row[3] else row for row in rows()]
     path = written(tmp_path, table)
     if is_read:
-        assert straggler.read_timeline([path]).measurements.around
+        assert divided(straggler.read_timeline([path]).records)[1]
     else:
         with pytest.raises(InputError, match=r"duration: -0\.01 is no time in seconds"):
             straggler.read_timeline([path])
@@ -137,7 +137,7 @@ def test_a_timeline_for_perfetto_is_the_table(name: str, tmp_path: Path) -> None
     table = straggler.read_timeline([written(tmp_path, rows())])
     timeline = straggler.read_timeline([path])
     assert timeline.comments == table.comments
-    assert timeline.measurements == table.measurements
+    assert timeline.records == table.records
 
 
 def test_a_timeline_that_is_no_list_is_refused(tmp_path: Path) -> None:
@@ -153,9 +153,10 @@ def test_the_shortest_time_of_a_collective_counts(tmp_path: Path) -> None:
     other_rank = [
         (1, *row[1:]) for row in operations(SCHEDULE, 0) if row[3] == "grads-reduce-scatter"
     ]
-    measurements = straggler.read_timeline([written(tmp_path, [*longer, *other_rank])]).measurements
+    timeline = straggler.read_timeline([written(tmp_path, [*longer, *other_rank])])
     lengths = {
-        (row.kind.name, row.device): (row.end - row.start) / 10**9 for row in measurements.around
+        (row.kind.name, row.device): (row.end - row.start) / 10**9
+        for row in divided(timeline.records)[1]
     }
     assert lengths == {
         ("UNSHARD", 0): 2, ("UNSHARD", 1): 1, ("GRADIENT_SYNC", 0): 3, ("GRADIENT_SYNC", 1): 4,
@@ -168,8 +169,8 @@ def test_chunks_are_stages(tmp_path: Path) -> None:
         Pipeline(stages=2, batches=4, chunks=2, forward=2, backward=4), "interleaved"
     )
     path = written(tmp_path, [*operations(schedule, 0)])
-    measurements = straggler.read_timeline([path]).measurements
-    profiled = profile(measurements.records)
+    records = straggler.read_timeline([path]).records
+    profiled = profile(records)
     assert profiled.hosts == (0, 1, 0, 1)
     assert [time / 10**9 for time in profiled.costs(1)["forward"]] == [1, 1, 1, 1]
 

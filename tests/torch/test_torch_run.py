@@ -23,7 +23,7 @@ from ppopt.formats.fields import abbreviated
 from ppopt.formats.loader_order import file_beside, read_beside
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.profiles.estimate import Record, StageMemory
+from ppopt.profiles.estimate import Record, StageMemory, divided
 from ppopt.schedule import timing
 from ppopt.solver.parameters import RoundParams, SolveParams
 from ppopt.strategies import names
@@ -395,14 +395,15 @@ class TestMeasure:
         for rank, text in enumerate(texts):
             trace = parse_trace(text, "trace", 99)
             stage = rank // 2
-            assert [(row.kind, row.stage, row.step) for row in trace.around] == [
+            records, collectives = divided(trace.records)
+            assert [(row.kind, row.stage, row.step) for row in collectives] == [
                 (kind, stage, step)
                 for step in range(2)
                 for kind in (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)[: 1 + REDUCES]
             ]
             for step in range(2):
-                ran = [record for record in trace.records if record.step == step]
-                unshard, *syncs = (row for row in trace.around if row.step == step)
+                ran = [record for record in records if record.step == step]
+                unshard, *syncs = (row for row in collectives if row.step == step)
                 assert unshard.end <= min(record.end for record in ran)
                 assert all(sync.end > max(record.end for record in ran) for sync in syncs)
 
@@ -446,14 +447,15 @@ class TestMeasure:
             queued = [row for row in own if row.kind is not AuxiliaryKind.OPTIMIZER]
             work = schedule.metrics.busy_ticks[rank] + sum(row.end - row.start for row in queued)
             assert sum(slept) == pytest.approx(2 * 0.005 * float(pipeline.ticks.time(work)))
-        around = {(row.kind, row.stage): row for row in ran.around}
+        computed, besides = divided(ran.records)
+        around = {(row.kind, row.stage): row for row in besides}
         assert around.keys() == {(row.kind, row.stage) for row in besides_of(schedule).rows()}
-        syncs = [row for row in ran.around if row.kind is AuxiliaryKind.GRADIENT_SYNC]
+        syncs = [row for row in besides if row.kind is AuxiliaryKind.GRADIENT_SYNC]
         for sync in syncs:
-            records = [record for record in ran.records if record.stage == sync.stage]
+            records = [record for record in computed if record.stage == sync.stage]
             assert around[AuxiliaryKind.UNSHARD, sync.stage].end <= min(r.start for r in records)
             assert sync.start >= max(record.end for record in records)
-        for row in ran.around:
+        for row in besides:
             if row.kind is AuxiliaryKind.OPTIMIZER:
                 waits = [sync.end for sync in syncs if barrier or sync.device == row.device]
                 assert row.start >= max(waits)

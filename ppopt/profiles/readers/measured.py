@@ -9,7 +9,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label
 from ppopt.formats.fields import within
 from ppopt.formats.schedule_json import read_schedule
-from ppopt.profiles.estimate import Measurements, Record
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured_runs import records_of
 from ppopt.profiles.reader import Recording, RecordReader
 from ppopt.verifier.measured_steps import faults
@@ -21,19 +21,18 @@ def read_steps(paths: Sequence[Path]) -> Recording:
     Raises InputError if a file is no measured step, breaks a rule of order, or occurs twice.
     """
     steps: dict[tuple[Record, ...], Path] = {}
-    measurements = Measurements([], [])
+    records: list[Record] = []
     for number, path in enumerate(paths):
         schedule, claims = read_schedule(path)
         if violations := faults(schedule, claims):
             raise InputError(f"{path}: {violations[0]}; `ppopt verify {path}` lists all violations")
         step = within(label(path), records_of, schedule)
-        key = tuple(step.records)
+        key = tuple(step)
         if key in steps:
             raise InputError(f"{label(path)}: the same step as {label(steps[key])}; give each once")
         steps[key] = path
-        measurements.records.extend(record._replace(step=number) for record in step.records)
-        measurements.around.extend(record._replace(step=number) for record in step.around)
-    return Recording(measurements, memory=schedule.pipeline)
+        records += (record._replace(step=number) for record in step)
+    return Recording(records, memory=schedule.pipeline)
 
 
 READER = RecordReader(

@@ -33,7 +33,7 @@ from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import whole, within
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
-from ppopt.profiles.estimate import Measurements, Record
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.megatron_order import megatron_order
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, files_of
 
@@ -97,7 +97,7 @@ def read_spans(paths: Sequence[Path]) -> Recording:
         f"most {on_one_clock.uncertainty / 10**6:.3f} ms.",
         *(["The first step is left out: warm-up."] if first else []),
     ]
-    return Recording(Measurements(on_one_clock.records, []), comments, warnings=[_ON_CPU])
+    return Recording(on_one_clock.records, comments, warnings=[_ON_CPU])
 
 
 def _by_device(spans: Sequence[Span]) -> list[list[Span]]:

@@ -74,7 +74,6 @@ def _of_rank(trace: RankTrace, rank: int) -> RankTrace:
     return trace._replace(
         rank=rank,
         records=[record._replace(device=rank) for record in trace.records],
-        around=[record._replace(device=rank) for record in trace.around],
     )
 
 

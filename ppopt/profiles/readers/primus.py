@@ -27,7 +27,7 @@ from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
-from ppopt.profiles.estimate import Measurements, Record
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.megatron_order import megatron_order
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, single
 
@@ -258,7 +258,7 @@ def _positions(
 def read_folder(paths: Sequence[Path]) -> Recording:
     """Read the only folder; see `read_run`."""
     run = read_run(single(paths, "Primus: give one folder, which its dump_pp_data wrote"))
-    return Recording(Measurements(run.records, []), run.comments())
+    return Recording(run.records, run.comments())
 
 
 READER = RecordReader(

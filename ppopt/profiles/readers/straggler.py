@@ -26,8 +26,8 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
-from ppopt.problem.operation import AuxiliaryKind, OpKind
-from ppopt.profiles.estimate import Measurements, Record, StepRecord
+from ppopt.problem.operation import ONCE, AuxiliaryKind, OpKind
+from ppopt.profiles.estimate import Record
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, single
 
 MAX_COUNT = 2**20
@@ -122,7 +122,7 @@ def parse_rows(rows: Iterator[Sequence[Any]]) -> Recording:
             f"last backward ends last: {last} ms after the step begins, by the median, and "
             f"{first} ms on rank {fastest}, the first."
         )
-    return Recording(Measurements(records, list(_around(operations, slowest))), tuple(comments))
+    return Recording([*records, *_around(operations, slowest)], tuple(comments))
 
 
 def _operation(row: Sequence[Any]) -> TimelineRow:
@@ -159,7 +159,7 @@ def _spans(operations: Sequence[TimelineRow]) -> list[int]:
     return [ends[step] - starts[step] for step in ends]
 
 
-def _around(operations: Sequence[TimelineRow], dp_rank: int) -> Iterator[StepRecord]:
+def _around(operations: Sequence[TimelineRow], dp_rank: int) -> Iterator[Record]:
     """Operations of a data-parallel rank around its microbatches, once per step and device.
 
     Several operations of one kind count as one of chunk 0 that ends with the last.
@@ -178,7 +178,7 @@ def _around(operations: Sequence[TimelineRow], dp_rank: int) -> Iterator[StepRec
             ends[where] = max(ends[where], op.end)
     for (kind, stage, step), length in lengths.items():
         end = ends[kind, stage, step]
-        yield StepRecord(kind, stage, stage, max(0, end - length), end, step)
+        yield Record(kind, stage, ONCE, stage, max(0, end - length), end, step)
 
 
 def _collective(op: TimelineRow) -> tuple[int, ...]:

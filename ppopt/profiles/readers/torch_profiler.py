@@ -33,8 +33,9 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
 from ppopt.formats.torch_csv import KINDS
-from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
-from ppopt.profiles.estimate import Measurements, Record, StepRecord, sources
+from ppopt.problem.kinds import Kind
+from ppopt.problem.operation import ONCE, AuxiliaryKind, Op
+from ppopt.profiles.estimate import Record, divided, sources
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, files_of
 
 _NAME = re.compile(r"PP:([0-9]{1,6})([FIWB])([0-9]{1,6})")
@@ -87,11 +88,10 @@ def recording_of(traces: Iterable[RankTrace], warnings: Sequence[str] = ()) -> R
     Raises InputError if the trace of a rank is missing.
     """
     ranks = list(traces)
-    records = [record for trace in ranks for record in trace.records]
-    _check_next({stage for trace in ranks for stage in trace.followed}, records)
-    around = [record for trace in ranks for record in trace.around]
+    ran, around = divided(record for trace in ranks for record in trace.records)
+    _check_next({stage for trace in ranks for stage in trace.followed}, ran)
     comments = [WAITS] if around else []
-    return Recording(Measurements(without_waits(records), around), comments, warnings=warnings)
+    return Recording([*without_waits(ran), *around], comments, warnings=warnings)
 
 
 def _check_next(followed: set[int], records: Sequence[Record]) -> None:
@@ -109,8 +109,7 @@ class RankTrace(NamedTuple):
 
     rank: int
     records: list[Record]
-    around: list[StepRecord]
-    """Collectives of FSDP, once in a step of each stage."""
+    """Operations, then collectives of FSDP, once in a step of each stage."""
     followed: frozenset[int]
     """Stages of this rank that exchange tensors with their next stage on another rank."""
 
@@ -171,10 +170,10 @@ def rank_trace(events: Sequence[_Event], rank: int, base: int) -> RankTrace:
         for record in _around(events, launches)
         if record.step < max(times.values())
     ]
-    return RankTrace(rank, list(records.values()), around, followed)
+    return RankTrace(rank, [*records.values(), *around], followed)
 
 
-def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[StepRecord]:
+def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[Record]:
     """Collectives of FSDP, in nanoseconds; the n-th of a kind and stage is that of step n."""
     ranges = sorted((event for event in events if _is_around(event)), key=_span)
     collectives = [event for event in events if _is_nccl(event) or _is_gloo(event)]
@@ -184,7 +183,7 @@ def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[StepRecor
         assert match is not None
         kind, stage = _AROUND_KINDS[match[2]], int(match[1])
         start, end = (round(1000 * instant) for instant in span)
-        yield StepRecord(kind, stage, 0, start, end, times[kind, stage])
+        yield Record(kind, stage, ONCE, 0, start, end, times[kind, stage])
         times[kind, stage] += 1
 
 
@@ -315,8 +314,8 @@ def without_waits(records: Iterable[Record]) -> list[Record]:
     stages = 1 + max((record.stage for record in ran), default=0)
     ends = {(record.step, record.op): record.end for record in ran}
     ready = [_input_ready(record, ends, stages) for record in ran]
-    undisturbed: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
-    waited: dict[tuple[OpKind, int], list[int]] = defaultdict(list)
+    undisturbed: dict[tuple[Kind, int], list[int]] = defaultdict(list)
+    waited: dict[tuple[Kind, int], list[int]] = defaultdict(list)
     for record, time in zip(ran, ready, strict=True):
         group = undisturbed if time <= record.start else waited
         group[record.kind, record.stage].append(record.end - max(record.start, time))
