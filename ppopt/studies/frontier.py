@@ -244,7 +244,7 @@ class FrontierSearch:
     @property
     def interrupted(self) -> bool:
         """Whether Ctrl-C ended the search."""
-        return self._search.interrupted or self._search.options.deadline.pressed
+        return self._search.interrupted
 
     @property
     def values(self) -> list[tuple[Fraction, Fraction]]:

@@ -30,7 +30,7 @@ from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
 @dataclass
-class ParetoSearch:
+class ParetoSearch(interrupts.Interruptible):
     """The search of a memory/time frontier by bisection over limits."""
 
     space: FrontierProblem
@@ -45,7 +45,6 @@ class ParetoSearch:
     """Proof for the largest limit that is infeasible."""
     given_up: set[int] = field(default_factory=set)
     """Indices of the limits at which another search would end like the last one."""
-    interrupted: bool = False
     max_level: int | None = None
     """Maximum number of rounds of a search: the first search of a limit has no rounds of all
     methods, every further one has one more. None: searches are limited by seconds."""
@@ -67,21 +66,15 @@ class ParetoSearch:
         An earlier Ctrl-C ends the search with the values of `starts`.
         """
         self.seed(starts)
-        try:
-            with interrupts.heard():
-                self._search(self._last)
-                self._minimize_memory(self._params.edge)
-                self._search_open()
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            self._search(self._last)
+            self._minimize_memory(self._params.edge)
+            self._search_open()
 
     def resume(self) -> None:
         """Search the limits that are still open; see `run`."""
-        try:
-            with interrupts.heard():
-                self._search_open()
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            self._search_open()
 
     def _search_open(self) -> None:
         while (
@@ -105,11 +98,8 @@ class ParetoSearch:
         Ends when the minimum is proved, when time or work is spent, or after Ctrl-C.
         """
         self._take(schedule)
-        try:
-            with interrupts.heard():
-                self._minimize_memory(1.0)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            self._minimize_memory(1.0)
 
     def _minimize_memory(self, share: float) -> None:
         """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
@@ -140,7 +130,6 @@ class ParetoSearch:
             max_level=self.max_level or 0,
         )  # fmt: skip
         narrow.minimize_memory(schedule)
-        self.interrupted |= narrow.interrupted
         for point in narrow.curve.points:
             self._take(point.schedule)
 
@@ -287,7 +276,6 @@ class ParetoSearch:
 
     def _learn(self, limit: int, result: Result) -> None:
         """Add the outcome of a search."""
-        self.interrupted = result.interrupted
         if result.status is Status.INFEASIBLE:
             if limit > self.curve.impossible:
                 self.curve.impossible, self.impossible = limit, result.proof

@@ -21,7 +21,7 @@ from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
-from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted, bounds_of_all
+from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.choices.single import ONLY
 from ppopt.solver.deadline import Deadline
@@ -57,8 +57,6 @@ class PlanCandidate:
     """Whether it is proved that no schedule is within the memory limits."""
     searches = 0
     """Number of searches of single partitions."""
-    interrupted = False
-    """Whether Ctrl-C ended a search for less memory."""
 
     def __init__(
         self, plan_choice: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
@@ -78,7 +76,7 @@ class PlanCandidate:
         """Configuration of the best schedule that the search of all orders does not know."""
         self._ranked: Ranked | None = None
         """Best configuration of the strategy at the last update."""
-        self.state = SearchedConfigurations(self.bound_without_search)
+        self.state = SearchedConfigurations(self.bound_without_search, self.rest)
         """Best schedule, bound and partitions of the search of all orders, per microbatch."""
         self.update(None)
 
@@ -167,22 +165,13 @@ class PlanCandidate:
             state.set_best(best)
         state.raise_open_bound(self.bound_without_search)
         if search is None:
-            self._raise_to_open(ceiling)
+            nothing = state.value is None and not state.open
+            if nothing or (self.may_be_below(ceiling) and not state.all_excluded):
+                state.raise_bound(None if nothing else ceiling)
             self.searches, self.impossible = state.searched, state.infeasible
         else:
             state.raise_open_bound(search.state.lower_bound // self._batches)
             self.impossible |= search.proved and not (search.fits or search.refused)
-
-    def _raise_to_open(self, ceiling: int | None) -> None:
-        """Raise the bound to that of the partitions that may be better than the best schedule."""
-        state = self.state
-        if state.value is None and not state.open:
-            state.raise_to(state.bounds_with(self.rest(state.known, None)))
-        if not state.all_excluded and self.may_be_below(ceiling):
-            ends = [end for end in (state.value, ceiling) if end is not None]
-            bounds = [configuration.bound for configuration in state.open]
-            rest = self.rest(state.known, min(ends, default=None))
-            state.raise_to(bounds_of_all([*bounds, *ends], rest))
 
     # Schedules.
 
@@ -255,8 +244,6 @@ class PlanCandidate:
         self.strategy.descend(DESCENTS * 2**level, turn.share(DESCENT_SHARE))
         self.strategy.prove(turn)
         self.update(None)
-        if self.strategy.interrupted:
-            raise KeyboardInterrupt
 
     # Reports.
 

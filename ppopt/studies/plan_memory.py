@@ -62,7 +62,7 @@ def within_share(
     for index, candidate in enumerate(waiting):
         share = deadline.share(1 / (len(waiting) - index))
         results.append(_min_memory_within(candidate, max_time, share))
-        if candidate.interrupted:
+        if deadline.pressed:
             break
     minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
     if minimum is None:
@@ -122,7 +122,6 @@ def _search_memory(
         max_level=options.params.plan.memory_max_level, goal=goal,
     )  # fmt: skip
     search.minimize_memory(schedule)
-    candidate.interrupted |= search.interrupted
     return search
 
 
@@ -148,7 +147,6 @@ def _bisect_memory(
             point = point._replace(value=search.value, memory=peak_memory(schedule))
         else:
             low = limit
-    candidate.interrupted |= deadline.pressed
     return point
 
 

@@ -6,7 +6,6 @@ for its value, or for a slowdown, and the effect of more memory.
 
 from __future__ import annotations
 
-from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -55,14 +54,11 @@ class PlanReports:
         max_descents = float(params.baseline_descents)
         if not self._by_work:
             max_seconds, max_descents = min(max_seconds, params.baseline_seconds), inf
-        try:
-            with interrupts.heard():
-                for index, batches in enumerate(counts, start=1):
-                    seconds = max_seconds * index / len(counts)
-                    deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
-                    self._baselines.search(batches, deadline, max_descents)
-        except KeyboardInterrupt:
-            self._search.interrupted = True
+        with self._search.until_interrupted(), interrupts.heard():
+            for index, batches in enumerate(counts, start=1):
+                seconds = max_seconds * index / len(counts)
+                deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
+                self._baselines.search(batches, deadline, max_descents)
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
 
     def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
@@ -87,11 +83,8 @@ class PlanReports:
         assert best is not None
         longest = self._params.refinement_share * self._deadline.seconds
         turn = Deadline.after(longest if self._by_work else min(longest, self._deadline.spent))
-        try:
-            with interrupts.heard():
-                self._baselines.refine(best.configuration.batches, turn)
-        except KeyboardInterrupt:
-            search.interrupted = True
+        with search.until_interrupted(), interrupts.heard():
+            self._baselines.refine(best.configuration.batches, turn)
         search.start_from(baseline.schedule for baseline in self._baselines.results)
         return search.plan()
 
@@ -111,9 +104,7 @@ class PlanReports:
             params.min_memory_share * limit,
             min(search.seconds_left + params.min_memory_share * limit, useful),
         )
-        with interrupts.recorded() as pressed:
-            minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
-        search.interrupted |= best.interrupted or bool(pressed)
+        minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
         return replace(search.plan(), least_memory=minimum)
 
     def _with_memory_within(self, plan: Plan, slowdown: Fraction) -> Plan:
@@ -123,11 +114,9 @@ class PlanReports:
         assert self._search.ceiling is not None
         max_time = int(self._search.ceiling * (1 + slowdown))
         deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
-        with interrupts.recorded() as pressed:
-            within = within_share(
-                self._search.candidates, max_time, self._search.with_progress(deadline)
-            )
-        self._search.interrupted |= bool(pressed)
+        within = within_share(
+            self._search.candidates, max_time, self._search.with_progress(deadline)
+        )
         return replace(plan, within=within, interrupted=self._search.interrupted)
 
     def _with_more_memory(self, plan: Plan) -> Plan:
@@ -162,12 +151,14 @@ class PlanReports:
         """Add the baselines; the remaining ones may slightly exceed the time limit."""
         assert plan.best is not None
         deadline = self._deadline
-        with suppress(KeyboardInterrupt), interrupts.heard():
+        with self._search.until_interrupted(), interrupts.heard():
             later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
             self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
         plan = self._started_again(plan)
         return replace(
-            self._baselines.add_to(plan), interrupted=deadline.pressed, solve_seconds=deadline.spent
+            self._baselines.add_to(plan),
+            interrupted=self._search.interrupted,
+            solve_seconds=deadline.spent,
         )
 
     def _started_again(self, plan: Plan) -> Plan:

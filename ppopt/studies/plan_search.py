@@ -13,6 +13,7 @@ partition can be better.
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
@@ -42,7 +43,7 @@ from ppopt.studies.plan_set_up import PlanSetUp
 from ppopt.studies.plan_space import PlanSpace, partitions_on
 
 
-class PlanSearch:
+class PlanSearch(interrupts.Interruptible):
     """The search of one plan."""
 
     def __init__(
@@ -60,8 +61,6 @@ class PlanSearch:
         """Deadline of this search."""
         self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
-        self.interrupted = False
-        """Whether Ctrl-C ended the search."""
         self._begun = False
         """Whether the deadline is in force: a first search has ended, with or without a
         schedule."""
@@ -109,16 +108,13 @@ class PlanSearch:
             for candidate in candidates
         ]
         usual = () if usual_known else (FirstSchedules.usual, with_few_layers)
-        try:
-            with interrupts.heard():
-                for schedules_of in (*usual, FirstSchedules.by_other_strategies):
-                    for schedules, candidate in zip(first, candidates, strict=True):
-                        for schedule in schedules_of(schedules) if self._is_open(candidate) else ():
-                            self.start_from((schedule,))
-                            if schedules_of is not FirstSchedules.usual and deadline.over:
-                                return
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            for schedules_of in (*usual, FirstSchedules.by_other_strategies):
+                for schedules, candidate in zip(first, candidates, strict=True):
+                    for schedule in schedules_of(schedules) if self._is_open(candidate) else ():
+                        self.start_from((schedule,))
+                        if schedules_of is not FirstSchedules.usual and deadline.over:
+                            return
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""
@@ -132,7 +128,7 @@ class PlanSearch:
 
     def run(self) -> Plan:
         """Search until proof, until the time is up, or until Ctrl-C."""
-        try:
+        with closing(self._search):
             self._search_first()
             self._begun = True
             self._follow_hints()
@@ -147,22 +143,14 @@ class PlanSearch:
                     self._improve(self._deadline.share(self._params.polishing))
                 if self._exhausted and before == (self.lower_bound, self.ceiling):
                     break
-        except KeyboardInterrupt:
-            self.interrupted = True
-        finally:
-            self._search.close()
         return self.plan()
 
     def run_rounds(self, round_index: int) -> None:
         """Search for at most some rounds; a value must be known."""
-        try:
+        with closing(self._search):
             for effort in range(round_index):
                 if not self._over:
                     self._round(effort)
-        except KeyboardInterrupt:
-            self.interrupted = True
-        finally:
-            self._search.close()
 
     # The rounds.
 
@@ -198,8 +186,10 @@ class PlanSearch:
 
         The search of all orders has the turns of all of its open configurations.
         """
-        with interrupts.heard():
+        with self.until_interrupted(), interrupts.heard():
             self._bound(self._deadline.share(self._params.bounding))
+        if self._over:
+            return
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
         if opened:
             each = (
@@ -295,8 +285,7 @@ class PlanSearch:
                 candidate.raise_to(wider)
 
     def _note(self, phase: str) -> None:
-        """Report the state after a search or a bound, and note whether Ctrl-C ended it."""
-        self.interrupted |= self._search.interrupted
+        """Report the state after a search or a bound."""
         self._raise_strategies()
         self._tell(phase)
 

@@ -8,7 +8,7 @@ of keys has one configuration per row. Keys and bounds are those of the search f
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterator
 from dataclasses import replace
 from itertools import combinations, islice, pairwise, product
 from math import comb
@@ -21,11 +21,9 @@ from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.recompute.stage_options import StageOptions
 
 MAX_COUNTED_LAYERS = 24
@@ -46,17 +44,15 @@ class OptionTable(NamedTuple):
     padded with copies of their last option."""
 
 
-class StrategyConfigurations(Choice):
+class StrategyConfigurations:
     """All configurations of a pipeline that a strategy has placed."""
 
-    argument = Argument.PARTITIONS
-
-    def __init__(self, placed: Pipeline, name: str, seed: int) -> None:
+    def __init__(self, placed: Pipeline, seed: int) -> None:
         """Read the open decisions of a pipeline: partition, recompute and offload.
 
         Raises NotApplicableError if times or memory are too finely divided to stay exact.
         """
-        self.name, self.random = name, np.random.default_rng(seed)
+        self.random = np.random.default_rng(seed)
         self.bounds: Choice | None = None
         """The same configurations with bounds that hold for every order; None: no bounds."""
         self.complete = True
@@ -133,8 +129,6 @@ class StrategyConfigurations(Choice):
             for numbers in product(*(range(len(own)) for own in options)):
                 yield (*counts, *numbers)
 
-    # The configurations as a choice.
-
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline of a configuration."""
         counts, numbers = key[: self.num_stages], key[self.num_stages :]
@@ -151,15 +145,6 @@ class StrategyConfigurations(Choice):
             return None
         numbers = self._options.numbers(pipeline) if self.optional else ()
         return None if numbers is None else (*counts, *numbers)
-
-    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations without bounds of their own; they are evaluated next."""
-        return (Configuration(key, 0) for key in keys)
-
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
-        """Bound all configurations, if their bounds are known to apply."""
-        if self.bounds is not None:
-            self.bounds.bound(deadline, ceiling)
 
     @property
     def lower_bound(self) -> int:
@@ -192,11 +177,6 @@ class StrategyConfigurations(Choice):
             yield (*counts, *numbers)
         while True:
             yield self.after_random_moves((*self.base.counts, *numbers), 2 * self.num_stages)
-
-    def moves(self, key: Key) -> Iterator[Key]:
-        """Moves of one layer, and other options."""
-        for keys in (self.after_layer_move(key), self.rechosen(key)):
-            yield from map(tuple, keys.tolist())
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""

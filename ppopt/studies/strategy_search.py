@@ -1,18 +1,19 @@
 """The search over configurations, for a strategy whose partition or recompute is open.
 
-`ConfigurationSearch` provides the order of bounds, the bound over all, the proof and the deadline;
-the strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A
+The strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A
 configuration is closed once it is evaluated, because it has one schedule. If there are few
 configurations, all are evaluated. Otherwise local search comes first: it descends to a local
 optimum, and again after some random moves (iterated local search: Lourenco, Martin and Stuetzle,
-"Iterated Local Search", 2003), or from another start if that does not help.
+"Iterated Local Search", 2003), or from another start if that does not help. A proof evaluates
+configurations in the order of their bounds (`ppopt.solver.choices.configuration`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 
 import numpy as np
@@ -24,14 +25,16 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
-from ppopt.solver.choices.configuration import Configuration
-from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.configuration import (
+    Configuration,
+    SearchedConfigurations,
+    by_bound,
+)
+from ppopt.solver.choices.enumeration import Complete, Key
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.solver.open_decisions import choice_of, in_listed_order
-from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
@@ -57,10 +60,8 @@ recompute."""
 Ranked = tuple[ConfigurationRank, Key]
 
 
-class StrategySearch(ConfigurationSearch):
+class StrategySearch(interrupts.Interruptible):
     """Search for the best configuration of a strategy; every run continues the previous one."""
-
-    choice: StrategyConfigurations
 
     def __init__(
         self,
@@ -80,16 +81,23 @@ class StrategySearch(ConfigurationSearch):
         """
         rule, self._strategy_options = resolve(strategy), options or Options()
         self._strategy, options = rule.name, self._strategy_options
+        self._seed, self._deadline = seed, NO_DEADLINE
         placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
-        choice = StrategyConfigurations(placed, f"strategy {rule.name}", seed)
+        self.choice = choice = StrategyConfigurations(placed, seed)
         kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
-        super().__init__(choice, Problem(placed, objective, kind), SolveOptions(seed=seed))
+        self._problem = Problem(placed, objective, kind)
         self._evaluator = StrategyEvaluator(choice, rule, options, objective, accepts_partition)
         choice.complete = self._evaluator.complete
+        self.state = SearchedConfigurations(0, choice.rest)
+        self._proves = False
+        """Whether the search ends with a proof; descents after it may find an equal value of less
+        memory."""
         self.best: Ranked | None = None
         """Best configuration, which may exceed the limits; None: none is evaluated yet."""
         self.evaluations = 0
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
+        self.descents = 0
+        """Number of descents."""
         self.barren = 0
         """Number of descents since the best configuration was found."""
         max_configurations = MAX_EVALUATED_ORDERS if self._evaluator.one_by_one else MAX_EVALUATED
@@ -107,7 +115,7 @@ class StrategySearch(ConfigurationSearch):
         """Create a new search of the strategy on another pipeline."""
         return StrategySearch(
             pipeline, self._strategy, self._problem.objective, self._strategy_options,
-            accepts_partition=self._evaluator.accepts_partition, seed=self._options.seed,
+            accepts_partition=self._evaluator.accepts_partition, seed=self._seed,
         )  # fmt: skip
 
     @property
@@ -163,7 +171,7 @@ class StrategySearch(ConfigurationSearch):
     @property
     def ordered(self) -> bool:
         """Whether further configurations follow in the order of bounds."""
-        return isinstance(self._rest, Unlisted) and self._rest.key is not None
+        return self.state.next_key is not None
 
     def start_from(self, pipeline: Pipeline) -> None:
         """Descend next from the configuration of a pipeline, if there is one."""
@@ -177,14 +185,20 @@ class StrategySearch(ConfigurationSearch):
 
     def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
         """Descend some times until the deadline; a first configuration is evaluated in any case."""
-        self._run(Effort(0, self.num_quick + times), deadline)
+        self._run(deadline, partial(self._descend_once, self.descents + times))
 
     def descend_until_stalled(self, deadline: Deadline, max_descents: float = inf) -> None:
         """Descend until several descents find nothing better, or until the deadline."""
-        end = self.num_quick + max_descents
+        end = self.descents + max_descents
         self.descend(1, deadline)
-        while not (self.stalled or self._over) and self.num_quick < end:
+        while not (self.stalled or self._over) and self.descents < end:
             self.descend(1, deadline)
+
+    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
+        """Bound all configurations, if bounds apply; see `Choice.bound`."""
+        if self.choice.bounds is not None:
+            self.choice.bounds.bound(deadline, ceiling)
+        self._raise_bound()
 
     def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
         """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
@@ -192,52 +206,44 @@ class StrategySearch(ConfigurationSearch):
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
-        try:
-            with interrupts.heard():
-                if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                    self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
-                    self.bound(turn, self.state.value)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
+                self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
+                self.bound(turn, self.state.value)
 
     def prove(self, deadline: Deadline) -> None:
         """Evaluate configurations in the order of their bounds, until proof or the deadline."""
-        self._run(Effort(inf, self.num_quick), deadline)
+        self._run(deadline, self._evaluate_next, proves=True)
 
-    def _run(self, effort: Effort, deadline: Deadline) -> None:
-        self._options = self._options.with_deadline(deadline)
-        self.search(effort)
+    def _run(self, deadline: Deadline, step: Callable[[], bool], *, proves: bool = False) -> None:
+        """Evaluate all configurations if few, then run steps until one returns False.
 
-    # Differences from the search for schedules.
+        A first configuration is evaluated even after Ctrl-C, so that there is a best one.
+        """
+        self._deadline, self._proves = deadline, proves
+        with self.until_interrupted():
+            if self.best is None and not self._every:
+                self._starts.append(self._settle(self._next_start())[1])
+            elif self.best is None:
+                self._evaluate_batch()
+        with self.until_interrupted(), interrupts.heard():
+            self._raise_bound()
+            while self._every and not self._over:
+                self._evaluate_batch()
+            while not self._over and step():
+                pass
 
     @property
     def _over(self) -> bool:
-        """Whether a run ends; descents after a proof may find an equal value of less memory."""
-        late, proved = self._begun and self._left <= 0, self.state.closed
+        """Whether a run ends."""
+        late = self.best is not None and self._deadline.over
         ended = self.interrupted or self.all_evaluated or late
-        return ended or (self._effort.level > 0 and proved)
-
-    def enumerate_listed(self) -> None:
-        """Bound the configurations: they are added once they are evaluated, or next in order."""
-        self._list_added = True
-        self._raise_bound()
+        return ended or (self._proves and self.state.closed)
 
     def _raise_bound(self) -> None:
-        super()._raise_bound()
+        self.state.raise_bound()
         if self.conclusive:
             self.state.raise_to(Complete())
-
-    def _follow_hints(self) -> None:
-        """Evaluate a first configuration, even after Ctrl-C, so that there is a best one."""
-        if self.best is None and not self._every:
-            self._starts.append(self._settle(self._next_start())[1])
-        elif self.best is None:
-            self._evaluate_batch()
-
-    def _begin(self) -> None:
-        """Evaluate all configurations if there are few."""
-        while self._every and not self._over:
-            self._evaluate_batch()
 
     def _evaluate_batch(self) -> None:
         """Evaluate the next batch of all configurations; an interrupted batch remains."""
@@ -246,50 +252,44 @@ class StrategySearch(ConfigurationSearch):
         del self._every[0]
         self._raise_bound()
 
-    def _raise_at(self, level: int) -> None:
-        """Bounds of subsets of devices take longer than an evaluation."""
+    def _evaluate_next(self) -> bool:
+        """Evaluate the next configurations in the order of bounds, as many as suit one evaluation.
 
-    def _climb(self) -> None:
-        """Descend from the next starts."""
-        while not (self._over or self._quick_spent):
-            self._tell()
-            before = self.best
-            rank, key = self._settle(self._descend(self._next_start()))
-            self.barren = self.barren + 1 if self.best == before else 0
-            self.num_quick += 1
-            if self._over:
-                self._starts.append(key)
-                return
-            better = self._current is None or rank < self._current[0]
-            self._failed = 0 if better else self._failed + 1
-            if self._current is None or rank <= self._current[0]:
-                self._current = rank, key
-
-    def _chosen(self, level: int) -> Iterator[Configuration]:  # noqa: ARG002
-        """Next configurations in the order of bounds; their number suits one evaluation."""
+        Returns False if there are none.
+        """
         self._tell()
         for _ in range(self._evaluator.together):
             rest = self.choice.rest(self.state.known, self.state.value)
             if isinstance(rest, Complete) or rest.key is None:
                 break
             self.state.known[rest.key] = Configuration(rest.key, rest.bound)
-        return (each for each in self._open() if not each.searched)
-
-    def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:  # noqa: ARG002
-        """Evaluate configurations, and close them."""
-        chosen = list(configurations)
+        chosen = [each for each in by_bound(self.state.open) if not each.searched]
         if chosen:
             ranks = self._evaluate(np.array([each.key for each in chosen]))
             for configuration, rank in zip(chosen, ranks, strict=True):
                 self._close(configuration, rank)
         self._raise_bound()
-        return len(chosen)
-
-    def _perturb(self) -> bool:
-        """Descents perturb configurations."""
-        return False
+        return bool(chosen)
 
     # Descents.
+
+    def _descend_once(self, end: float) -> bool:
+        """Descend from the next start, and evaluate the end; False after `end` descents."""
+        if self.descents >= end:
+            return False
+        self._tell()
+        before = self.best
+        rank, key = self._settle(self._descend(self._next_start()))
+        self.barren = self.barren + 1 if self.best == before else 0
+        self.descents += 1
+        if self._over:
+            self._starts.append(key)
+            return False
+        better = self._current is None or rank < self._current[0]
+        self._failed = 0 if better else self._failed + 1
+        if self._current is None or rank <= self._current[0]:
+            self._current = rank, key
+        return True
 
     def _next_start(self) -> Key:
         if self._starts:
@@ -340,12 +340,11 @@ class StrategySearch(ConfigurationSearch):
         best = min(range(len(ranks)), key=ranks.__getitem__)
         if self.best is None or ranks[best] < self.best[0]:
             self._take_best(ranks[best], tuple(keys[best].tolist()))
-        self._begun = True
         return ranks
 
     def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
         """Set the best configuration. Ctrl-C comes before or after both assignments."""
-        configuration = self._at(key)
+        configuration = self.state.known.setdefault(key, Configuration(key, 0))
         self._close(configuration, rank)
         feasible = self.state.best if rank.excess else configuration
         self.best, self.state.best = (rank, key), feasible
@@ -365,5 +364,4 @@ class StrategySearch(ConfigurationSearch):
         configuration.level = 0
 
     def _tell(self) -> None:
-        phase = f"{self.choice.name}, {self.evaluations} evaluations"
-        self._announce(phase)
+        self._deadline.tell(f"strategy {self._strategy}, {self.evaluations} evaluations")

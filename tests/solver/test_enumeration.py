@@ -73,18 +73,13 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
-        "return bounds_of_all((configuration.bound for configuration in self.open), rest)",
-        "return Partial([configuration.bound for configuration in self.open])",
+        "self.raise_to(bounds_of_all(ends, self.rest))",
+        "self.raise_to(Partial(ends))",
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
         "bound = lower_bound_of(bounds)",
         "bound = lower_bound_of(Partial(bounds.members))",
-    ),
-    Mistake(
-        f"{CHOICES}/search.py",
-        "state.raise_to(state.bounds_with(self._rest))",
-        "state.raise_to(Partial([configuration.bound for configuration in state.open]))",
     ),
     Mistake(
         f"{CHOICES}/choice.py",
@@ -183,11 +178,12 @@ def test_the_bounds_of_all_have_that_of_the_unlisted() -> None:
 
 def test_infeasible_takes_all_configurations() -> None:
     """With one left out, nothing is proved; with none, no configuration is feasible."""
-    state = SearchedConfigurations(Fraction(1))
+    state = SearchedConfigurations(1, lambda *_: Unlisted(4))
     state.known[(0,)] = Configuration((0,), 5, impossible=True)
-    state.raise_to(state.bounds_with(Unlisted(Fraction(4))))
+    state.raise_bound()
     assert (state.infeasible, state.lower_bound) == (False, 4)
-    state.raise_to(state.bounds_with(Complete()))
+    state.rest_of = lambda *_: NONE_LEFT
+    state.raise_bound()
     assert state.infeasible
 
 

@@ -13,6 +13,7 @@ from ppopt import Objective, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
+from ppopt.solver import interrupts
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import Effort
@@ -82,6 +83,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(inner, "_keep_best", pressed)
-    search._improve(Deadline.after(5))
-    assert search.interrupted
+    with interrupts.recorded(inner=True):
+        search._improve(Deadline.after(5))
+        assert search.interrupted
     assert search.plan().value == min(values)

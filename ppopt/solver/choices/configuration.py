@@ -7,11 +7,18 @@ numbers of microbatches are compared, they are per microbatch.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from ppopt.solver.choices.enumeration import Complete, Key, Rest, bounds_of_all, lower_bound_of
+from ppopt.solver.choices.enumeration import (
+    Complete,
+    Key,
+    Rest,
+    Unlisted,
+    bounds_of_all,
+    lower_bound_of,
+)
 from ppopt.solver.result import Result
 
 if TYPE_CHECKING:
@@ -50,17 +57,28 @@ class Configuration:
         self.bound = max(self.bound, bound // self.batches)
 
 
+RestOf = Callable[[Container[Key], int | None], Rest]
+"""Function that bounds the configurations that are not known; see `Choice.rest`."""
+
+
 @dataclass(eq=False)
 class SearchedConfigurations:
     """State of a search over the configurations of a choice."""
 
     open_bound: int
     """Lower bound of the configurations that are not excluded."""
+    rest_of: RestOf | None = None
+    """None: nothing but the bound is known of the configurations that are not enumerated."""
     known: dict[Key, Configuration] = field(default_factory=dict)
     """Configurations that are enumerated."""
     best: Configuration | None = None
     """Configuration of the best schedule."""
+    rest: Rest = field(init=False)
+    """Configurations not enumerated that may be better."""
     _all_excluded: bool = field(default=False, init=False)
+
+    def __post_init__(self) -> None:
+        self.rest = Unlisted(self.open_bound)
 
     @property
     def value(self) -> int | None:
@@ -77,9 +95,17 @@ class SearchedConfigurations:
         """Whether every other configuration is proved to be no better."""
         return self._all_excluded
 
-    def bounds_with(self, rest: Rest) -> Complete[int]:
-        """Bounds that cover all configurations that may be better than the best."""
-        return bounds_of_all((configuration.bound for configuration in self.open), rest)
+    def raise_bound(self, ceiling: int | None = None) -> None:
+        """Raise the bound over all to the minimum over the configurations that may be better.
+
+        Bounds above a ceiling need not be exact.
+        """
+        ends = [configuration.bound for configuration in self.open]
+        ends += [end for end in (self.value, ceiling) if end is not None]
+        self.rest = Unlisted(self.open_bound)
+        if self.rest_of is not None:
+            self.rest = self.rest_of(self.known, min(ends, default=None))
+        self.raise_to(bounds_of_all(ends, self.rest))
 
     def raise_to(self, bounds: Complete[int]) -> None:
         """Raise the bound of all configurations to the minimum of the bounds that cover them."""
@@ -121,6 +147,11 @@ class SearchedConfigurations:
     def open(self) -> list[Configuration]:
         """Configurations that may have a better schedule than the best one."""
         return list(filter(self.is_open, self.known.values()))
+
+    @property
+    def next_key(self) -> Key | None:
+        """Next configuration in the order of bounds; None: there is no order, or none is left."""
+        return self.rest.key if isinstance(self.rest, Unlisted) else None
 
     @property
     def searched(self) -> int:

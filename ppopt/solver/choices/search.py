@@ -10,7 +10,6 @@ a second searches several configurations at once (`ppopt.solver.choices.search_p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from itertools import chain, islice, takewhile
 from math import ceil, inf
@@ -29,7 +28,7 @@ from ppopt.solver.choices.configuration import (
     by_bound,
     by_value,
 )
-from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
+from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
@@ -58,7 +57,7 @@ ANY_EFFORT = Effort()
 """No limit: until proof, or until the time limit."""
 
 
-class ConfigurationSearch:
+class ConfigurationSearch(interrupts.Interruptible):
     """Search over configurations, with the best schedule and the bound over all of them."""
 
     def __init__(
@@ -89,8 +88,6 @@ class ConfigurationSearch:
         """State of the configurations."""
         self._tasks = SearchTasks(choice, problem, options, self.state)
         self._contenders = Contenders(self.state, self._params)
-        self.interrupted = False
-        """Whether Ctrl-C ended a search."""
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
         self._effort = ANY_EFFORT
@@ -109,12 +106,8 @@ class ConfigurationSearch:
         self._begun = False
         """Whether the deadline counts: after the first search of a configuration, or if none of the
         first candidates can be searched."""
-        self._list_added = False
-        """Whether the configurations that the choice lists were added."""
         self._listed = False
-        """Whether that list was complete."""
-        self._rest: Rest = Unlisted(lower_bound)
-        """Configurations not enumerated that may be better."""
+        """Whether all configurations were enumerated."""
         self.exhausted = False
         """Whether the last run stopped because no ordered candidate remains: another run, with any
         effort, does nothing until there are new bounds or hints."""
@@ -150,23 +143,17 @@ class ConfigurationSearch:
         A further call resumes. Start schedules count also after an earlier Ctrl-C.
         """
         self._effort, self.exhausted = effort, False
-        try:
-            with suppress(TimeoutError):
-                self._follow_hints()
-            with interrupts.heard(), suppress(TimeoutError):
-                self.enumerate_listed()
-                self._begin()
-                self._deepen()
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted():
+            self._follow_hints()
+        with self.until_interrupted(), interrupts.heard():
+            self.enumerate_listed()
+            self._begin()
+            self._deepen()
 
     def follow_hints(self) -> None:
         """Schedule the configurations of known schedules from them, or until Ctrl-C."""
-        try:
-            with interrupts.heard(), suppress(TimeoutError):
-                self._follow_hints()
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            self._follow_hints()
 
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.
@@ -174,11 +161,8 @@ class ConfigurationSearch:
         It ends earlier after a slice of the last contender without improvement, and at once if no
         contender is new and the best one has not changed since.
         """
-        try:
-            with interrupts.heard():
-                self._improve(seconds)
-        except KeyboardInterrupt:
-            self.interrupted = True
+        with self.until_interrupted(), interrupts.heard():
+            self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
         processes = self._processes_for(1)
@@ -197,7 +181,7 @@ class ConfigurationSearch:
                     self._search(*task)
             else:
                 self._search_at_once(processes, tasks, 1)
-            self._raise_bound()
+            self.state.raise_bound()
             self._contenders.note(running, before)
             if self._contenders.stalled:
                 return
@@ -220,8 +204,8 @@ class ConfigurationSearch:
         """Add the configurations that the choice lists, and bound the unlisted ones."""
         listed = self.choice.listed()
         self._add(listed.members)
-        self._listed, self._list_added = isinstance(listed, Complete), True
-        self._raise_bound()
+        self._listed, self.state.rest_of = isinstance(listed, Complete), self.choice.rest
+        self.state.raise_bound()
 
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those with the smallest bounds."""
@@ -326,7 +310,7 @@ class ConfigurationSearch:
         """Raise the bound of a configuration towards a value; return the units of work."""
         self._refine(configuration)
         if not self._is_open(configuration):
-            self._raise_bound()
+            self.state.raise_bound()
             return self._params.min_work
         problem = self._tasks.problem(configuration).reduced
         done = configuration.bounding
@@ -349,7 +333,7 @@ class ConfigurationSearch:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
         configuration.raise_bound(problem.pipeline.on_grid(bounding.bound))
-        self._raise_bound()
+        self.state.raise_bound()
         return max(work, self._params.min_work)
 
     def _climb(self) -> None:
@@ -400,7 +384,7 @@ class ConfigurationSearch:
         if self.state.best is not None:
             yield self.state.best
         yield from map(self._at, self.choice.required_candidates())
-        if isinstance(self._rest, Unlisted) and self._rest.key is None:
+        if isinstance(self.state.rest, Unlisted) and self.state.rest.key is None:
             yield from by_value(self._open())[: self._params.together] or self._open()
             return
         if self._listed:
@@ -416,8 +400,8 @@ class ConfigurationSearch:
 
     def _follow(self) -> None:
         """Enumerate the next configuration if no open configuration has a smaller bound."""
-        if isinstance(self._rest, Unlisted) and self._rest.key is not None:
-            self._add([self._rest.key])
+        if self.state.next_key is not None:
+            self._add([self.state.next_key])
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
@@ -440,7 +424,7 @@ class ConfigurationSearch:
             self.state.known[configuration.key] = configuration
             if until():
                 break
-        self._raise_bound()
+        self.state.raise_bound()
 
     def _at(self, key: Key) -> Configuration:
         if key not in self.state.known:
@@ -460,7 +444,8 @@ class ConfigurationSearch:
     def _over_with(self, value: Fraction | None) -> bool:
         """Whether the search ends now, if a running search has a value."""
         late = self._begun and self._left <= (0 if self.state.value is not None else -self._grace)
-        if self.interrupted or late or self.state.closed or self._is_beaten(self.state.lower_bound):
+        ended = self._interrupted or late or self.state.closed
+        if ended or self._is_beaten(self.state.lower_bound):
             return True
         return self._stopped(f"{self.choice.name}s", value)
 
@@ -487,16 +472,6 @@ class ConfigurationSearch:
         """Open configurations, the smallest bounds first."""
         return by_bound(filter(self._is_open, self.state.known.values()))
 
-    def _raise_bound(self) -> None:
-        """Raise the bound over all to the minimum over the configurations that may be better."""
-        state, ends = self.state, [configuration.bound for configuration in self.state.open]
-        if state.value is not None:
-            ends.append(state.value)
-        self._rest = Unlisted(state.open_bound)
-        if self._list_added:
-            self._rest = self.choice.rest(state.known, min(ends, default=None))
-        state.raise_to(state.bounds_with(self._rest))
-
     # One configuration, or several at once.
 
     def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:
@@ -515,7 +490,7 @@ class ConfigurationSearch:
                     self._search(*task)
                 else:
                     self._search_at_once(processes, chain((task, following), tasks), min_workers)
-                self._raise_bound()
+                self.state.raise_bound()
         finally:
             for configuration, before in self._waiting.values():
                 configuration.level = before
@@ -535,7 +510,7 @@ class ConfigurationSearch:
                     configuration.level = level
                     yield configuration, self._tasks.rounds(configuration, level, self._left)
                 else:
-                    self._raise_bound()
+                    self.state.raise_bound()
 
     def _search_at_once(
         self,
@@ -548,7 +523,7 @@ class ConfigurationSearch:
 
         def receive(configuration: Configuration, result: Result) -> None:
             self._take(configuration, result)
-            self._raise_bound()
+            self.state.raise_bound()
             self._announce(self.choice.describe(configuration.key))
 
         def over() -> bool:
@@ -592,7 +567,7 @@ class ConfigurationSearch:
         if self._is_open(configuration):
             configuration.level = level
             self._search(configuration, self._tasks.rounds(configuration, level, self._left))
-        self._raise_bound()
+        self.state.raise_bound()
         return True
 
     def _enter(
@@ -602,7 +577,7 @@ class ConfigurationSearch:
 
         Counts the search, and includes these bounds.
         """
-        if configuration.level >= level or not self._is_open(configuration) or self.interrupted:
+        if configuration.level >= level or not self._is_open(configuration) or self._interrupted:
             return False
         if self._over and not ignore_deadline:
             return False
@@ -641,7 +616,7 @@ class ConfigurationSearch:
         if result.lower_bound is not None:
             configuration.raise_bound(int(result.lower_bound * self._grid))
         self._keep_best(configuration, result)
-        self.interrupted |= result.interrupted
+        self._interrupted |= result.interrupted
 
     def _keep_best(self, configuration: Configuration, result: Result) -> None:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""

@@ -340,6 +340,6 @@ class OrderChoice(Choice):
         fits = any(not inner.impossible for inner in self._bounded.values())
         if fits or isinstance(rest, Unlisted):
             return ""
-        excluded = SearchedConfigurations(0, dict(self._bounded))
+        excluded = SearchedConfigurations(0, known=dict(self._bounded))
         excluded.raise_to(Complete())
         return f": {self.inner.proof(excluded)}"
