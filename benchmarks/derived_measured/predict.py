@@ -53,7 +53,7 @@ class Setup:
     strategy: str = "1f1b"
     chunks: int = 1
     partition: str | tuple[int, ...] | None = "even"
-    full_recompute: bool = False
+    recompute: str = "none"
     scale: Scale = AS_DERIVED
 
     @property
@@ -104,7 +104,7 @@ def setup_of(run: Run) -> Setup:
         strategy=strategy,
         chunks=chunks,
         partition=_partition(layers, run.count("pp") * chunks, strategy),
-        full_recompute=run.full_recompute,
+        recompute=recipes.recompute(run),
     )
 
 
@@ -135,7 +135,7 @@ def _training(run: Run) -> Training:
             attention=_attention_kernel(run),
             dropout=_dropout(run),
             context_type=ContextType.ALL_GATHER if run.source == LLAMA_3 else ContextType.RING,
-            loss=Loss.FUSED if foundry else Loss.DEFAULT,
+            loss=Loss.FUSED if bridge or foundry else Loss.DEFAULT,
             overlap=recipes.overlap(run),
             gradient_bytes=recipes.gradient_bytes(run),
             cuda_graphs=recipes.uses_cuda_graphs(run),
@@ -256,7 +256,7 @@ def pipeline_of(setup: Setup) -> Pipeline:
         mem_limit=None,
         chunks=setup.chunks if setup.chunks > 1 else None,
         partition=setup.partition,
-        recompute="full" if setup.full_recompute else None,
+        recompute=None if setup.recompute == "none" else setup.recompute,
     )
 
 
@@ -292,7 +292,7 @@ def _communication(setup: Setup, model: DerivedModel, pipeline: Pipeline, stage:
     first = sum(pipeline.counts[:stage])
     split = setup.strategy in SPLIT
     times = [layer.communication for layer in layers[first : first + pipeline.counts[stage]]]
-    forwards = 1 + setup.full_recompute
+    forwards = 1 + (setup.recompute == "full")
     return sum(
         forwards * time.forward + (time.input + time.weight if split else time.backward)
         for time in times

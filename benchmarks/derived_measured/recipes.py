@@ -1,10 +1,15 @@
 """What recipes of Megatron-Bridge set and its tables do not say.
 
-CUDA graphs and overlap of exchanges: scripts/performance/configs of NVIDIA-NeMo/Megatron-Bridge, in
-their versions of 2026. Recipes of Llama with tensor parallelism set `tp_comm_overlap`.
+CUDA graphs, overlap of exchanges and recomputed modules: src/megatron/bridge/perf_recipes of
+NVIDIA-NeMo/Megatron-Bridge, 067f987; of Nemotron 3 Nano on H100 with 8 ranks of experts, aad7d9c.
+Recipes of Llama with tensor parallelism set `tp_comm_overlap`. All fuse the loss
+(`cross_entropy_loss_fusion` of models/gpt_provider.py).
 """
 
 from __future__ import annotations
+
+import re
+from collections.abc import Iterable
 
 from benchmarks.derived_measured.runs import Run
 from ppopt.derivation.training import Dispatcher, Overlap
@@ -15,9 +20,62 @@ DATA_PARALLEL = (Overlap.GRADIENTS, Overlap.PARAMETERS)
 """`overlap_grad_reduce` and `overlap_param_gather` of `cfg.ddp`, which most recipes set."""
 
 
+EAGER = {
+    "gptoss": ("B200", "GB200 bf16"),
+    "deepseek": ("B200", "B300"),
+    "kimi": ("B200", "B300"),
+    "qwen3235b": ("B200", "B300"),
+    "nemotron3super": ("B200 mxfp8",),
+}
+"""GPUs of Blackwell, perhaps with the precision, whose recipes have no CUDA graphs."""
+RECOMPUTED = {
+    ("gptoss", "layernorm+moe_act"): ("H100", "B200", "GB200 bf16"),
+    ("nemotron3nano", "moe+layernorm+core_attn+moe_act"): ("H100",),
+    ("nemotron3super", "moe_act+layernorm"): ("B200 mxfp8", "B300 nvfp4"),
+    ("deepseek", "mla_up_proj+mlp"): ("H100", "B200 mxfp8"),
+    ("deepseek", "mla_up_proj+layernorm+moe_act"): ("B200 nvfp4",),
+    ("deepseek", "mla_up_proj"): (
+        *("B200 bf16", "B200 fp8", "B300", "GB200 bf16", "GB200 mxfp8", "GB300 fp8"),
+        "GB300 nvfp4",
+    ),
+    ("deepseek", "mlp"): ("GB200 fp8", "GB200 nvfp4"),
+    ("deepseek", "moe_act"): ("GB300 bf16",),
+    ("kimi", "mla_up_proj+mlp"): ("H100",),
+    ("kimi", "mla_up_proj"): ("B200", "B300", "GB200", "GB300"),
+}
+"""Model and modules -> GPUs, perhaps with the precision, whose recipes recompute them."""
+
+
+def _is_on(run: Run, machines: Iterable[str]) -> bool:
+    """Whether a run has one of these GPUs, and the precision that is named with it."""
+    gpu = run.hardware.removeprefix("DGX-")
+    kind = "mxfp8" if (run.precision, run.fp8_recipe) == ("fp8", "mxfp8") else run.precision
+    return not {gpu, f"{gpu} {kind}"}.isdisjoint(machines)
+
+
+def _is(run: Run, model: str) -> bool:
+    """Whether the name of a run's model begins like this, in letters and digits."""
+    return re.sub("[^a-z0-9]", "", run.model.lower()).startswith(model)
+
+
 def uses_cuda_graphs(run: Run) -> bool:
-    """Whether it runs on Blackwell, where nearly all recipes set `cuda_graph_impl`."""
-    return run.source.startswith(SOURCE) and "B" in run.hardware
+    """Whether its recipe sets `cuda_graph_impl`, as most on Blackwell do."""
+    eager = any(_is(run, model) and _is_on(run, gpus) for model, gpus in EAGER.items())
+    return run.source.startswith(SOURCE) and "B" in run.hardware and not eager
+
+
+def recompute(run: Run) -> str:
+    """The modules that a run recomputes, joined by `+`; `none` or `full` where its row says so."""
+    if run.full_recompute:
+        return "full"
+    if not run.source.startswith(SOURCE) or "recompute" in run.row:
+        return "none"
+    named = (
+        modules
+        for (model, modules), gpus in RECOMPUTED.items()
+        if _is(run, model) and _is_on(run, gpus)
+    )
+    return next(named, "none")
 
 
 def overlap(run: Run) -> tuple[Overlap, ...]:

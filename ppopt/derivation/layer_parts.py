@@ -61,6 +61,11 @@ CONVOLUTION = PassTraffic(2, 3)
 CAST = {Precision.FP8: 2 + 1 + 1, Precision.NVFP4: 2 + 2 + 0.5 + 0.5}
 """Bytes of an element that casts move: they read BF16, in NVFP4 for the largest value of a tensor
 first, and write two layouts."""
+EXPERT_BIASES = PassTraffic(14, 20, 4, 8)
+"""Addition of an output's bias times its probability, expert by expert in FP32, and their
+concatenation: F writes the product, the sum, its copy and the result in BF16, and reads each; B
+computes both gradients of the product (`_apply_bias` in megatron/core/transformer/moe/experts.py of
+Megatron-LM, d98e8a6)."""
 ROUTING_KERNELS = 12
 """Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,
 sorted indices, and losses of balance (megatron/core/transformer/moe of Megatron-LM, d98e8a6)."""
@@ -510,7 +515,9 @@ class Rank:
         ]
         gated = self._trained(self.style.gated if experts.gated else self.style.plain, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
-        stashed = ELEMENT * rows * (1 + experts.gated) * width
+        added = self._pointwise("biases", EXPERT_BIASES, rows * inputs)
+        biases = [added] if experts.bias else []
+        rest = LayerPart("", stashed_otherwise=ELEMENT * rows * (1 + experts.gated) * width)
         exchange = LayerPart(
             "exchange",
             collectives=self._exchange(experts, inputs),
@@ -518,7 +525,7 @@ class Rank:
         )
         parts = [
             _sum("router", [router, *projections, permutation, exchange]),
-            _sum("experts", [*products, activation, LayerPart("", stashed_otherwise=stashed)]),
+            _sum("experts", [*products, activation, *biases, rest]),
         ]
         discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
         modules = [ModuleCosts.of("moe_act", activation, discarded, "moe")]
