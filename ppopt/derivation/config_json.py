@@ -126,6 +126,12 @@ def _recognize(
     names: Sequence[str], config: Mapping[str, object], where: str | None
 ) -> tuple[Family, Architecture]:
     """The family of an architecture, by its name or else by its keys, and its dimensions."""
+    if config.get("is_encoder_decoder"):
+        raise InputError(
+            f"architectures: {abbreviated(names[0])} has an encoder whose output every decoder "
+            "layer reads; only models whose layers pass their output to the next one are derived; "
+            "measure it (`ppopt profile`)"
+        )
     known = next((FAMILIES[name] for name in names if name in FAMILIES), None)
     if known is not None:
         keys = known.keys(config, named=True)

@@ -64,7 +64,7 @@ first, and write two layouts."""
 EXPERT_BIASES = PassTraffic(14, 20, 4, 8)
 """Addition of an output's bias times its probability, expert by expert in FP32, and their
 concatenation: F writes the product, the sum, its copy and the result in BF16, and reads each; B
-computes both gradients of the product (`_apply_bias` in megatron/core/transformer/moe/experts.py of
+computes both gradients of the product (TEGroupedMLP in megatron/core/transformer/moe/experts.py of
 Megatron-LM, d98e8a6)."""
 ROUTING_KERNELS = 12
 """Small kernels of F, and of B, of a router: scores, their largest, a softmax, counts of tokens,

@@ -71,7 +71,6 @@ def test_the_model_type_decides_between_families_with_the_same_keys() -> None:
         ({"num_memory_layers": 3}, "num_memory_layers"),
         ({"hidden_act": "xielu"}, "hidden_act"),
         ({"layer_norm_eps": 1e-5}, "layer_norm_eps"),
-        ({"is_encoder_decoder": True}, "is_encoder_decoder"),
         ({"size\nof": 3}, r"'size\nof'"),
         ({f"size_{index}": 1 for index in range(9)}, "size_0, size_1, size_2, size_3, size_4"),
     ],
@@ -100,6 +99,13 @@ def test_no_message_advises_to_remove_keys_of_experts_or_of_kinds_of_layers(keys
     with pytest.raises(InputError) as raised:
         architecture_of(renamed(LLAMA_8B, **keys))
     assert f"but not {', '.join(keys)}: write its layers by hand" in str(raised.value)
+
+
+def test_encoder_and_decoder_are_refused_with_the_reason() -> None:
+    """T5: cross attention reads the output of the last encoder layer in all decoder layers."""
+    t5 = {"architectures": ["T5ForConditionalGeneration"], "d_model": 1024, "num_layers": 24}
+    with pytest.raises(InputError, match="an encoder whose output every decoder layer reads"):
+        architecture_of(t5 | {"is_encoder_decoder": True})
 
 
 def test_a_known_name_may_have_further_keys() -> None:

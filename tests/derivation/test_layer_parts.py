@@ -166,6 +166,25 @@ def test_tensor_ranks_of_experts() -> None:
     assert flops[0] == flops[1] == 2 * 2048 * 8 * 3 * 2048 * 768
 
 
+def test_biases_of_experts_are_added_in_fp32() -> None:
+    """Bytes an element of the copies of tokens: F 4 + 10 + 8 + 6; B 6 + 6 + 4 + 12 + 12.
+
+    The product of bias and probability; the sum; the copy; BF16. Back: FP32, the gradient of the
+    output and its copy, of the bias, and of the probability.
+    """
+    rank = rank_of(sequence=4096)
+    without, with_bias = (
+        rank.feed_forward(Experts(2880, 128, 4, bias=bias), 2880)[1] for bias in (False, True)
+    )
+    elements = 4096 * 4 * 2880
+    for kind, size in (("forward", 28), ("input", 40)):
+        traffic = [
+            sum(kernel.traffic for kernel in getattr(part, kind)) for part in (without, with_bias)
+        ]
+        assert traffic[1] - traffic[0] == size * elements
+    assert len(with_bias.forward) == len(without.forward) + 1
+
+
 @pytest.mark.parametrize(
     ("kind", "forward", "back"),
     [
