@@ -8,9 +8,8 @@ stage without layers states its own amounts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
 from fractions import Fraction
-from itertools import groupby
 from typing import NamedTuple
 
 from ppopt.problem.first_backward import FirstBackward
@@ -24,45 +23,48 @@ class Amounts(NamedTuple):
 
     recompute_time: list[Fraction]
     """Added to B and BW."""
-    retained: list[Fraction]
+    kept: list[Fraction]
     """Activation that F keeps, on the device or on the host."""
-    input_workspace: list[Fraction]
     offload_memory: list[Fraction]
     offload_time: list[Fraction]
+    input_workspace: list[Fraction]
 
 
 def amounts(pipeline: Pipeline) -> Amounts:
     """What the layers of every stage recompute and offload."""
     costs = pipeline.costs
     if pipeline.model is None:
-        recompute = list(costs.recompute_time), list(costs.kept), list(costs.input_workspace)
-        return Amounts(*recompute, list(costs.offload_memory), list(costs.offload_time))
-    stages = [list(_runs(layers)) for layers in pipeline.model.stage_layers(pipeline.counts)]
-
-    def sums(amount: Callable[[Layer], Fraction]) -> list[Fraction]:
-        parts = ((amount(layer) * count for layer, count in runs) for runs in stages)
-        return [sum(part, Fraction(0)) / pipeline.num_slices for part in parts]
-
-    largest = [
-        max((_input_workspace(layer) for layer, _ in runs), default=Fraction(0)) for runs in stages
+        return Amounts(*(list(costs[field]) for field in Amounts._fields))
+    layers = {id(layer): layer for layer in pipeline.model.costed}
+    each = {key: _of_layer(layer) for key, layer in layers.items()}
+    stages = [Counter(map(id, own)) for own in pipeline.model.stage_layers(pipeline.counts)]
+    rows = [
+        [
+            *(
+                sum((each[key][column] * count for key, count in stage.items()), Fraction(0))
+                for column in range(4)
+            ),
+            max((each[key][-1] for key in stage), default=Fraction(0)),
+        ]
+        for stage in stages
     ]
-    own = Amounts(
-        sums(added_time),
-        sums(lambda layer: layer.activation - missing(layer)),
-        [workspace / pipeline.num_slices for workspace in largest],
-        sums(lambda layer: _total(_offloaded(layer), "offload_memory")),
-        sums(lambda layer: _total(_offloaded(layer), "offload_time")),
-    )
+    slices = pipeline.num_slices
+    own = Amounts(*([amount / slices for amount in column] for column in zip(*rows, strict=True)))
     if pipeline.first_backward is FirstBackward.WEIGHT:
         own.recompute_time[0] = own.input_workspace[0] = Fraction(0)
     return own
 
 
-def _runs(layers: Sequence[Layer]) -> Iterator[tuple[Layer, int]]:
-    """Layers in a row that are one object, and their number."""
-    for _, group in groupby(layers, key=id):
-        same = list(group)
-        yield same[0], len(same)
+def _of_layer(layer: Layer) -> tuple[Fraction, ...]:
+    """The amounts of a layer."""
+    offloaded = _offloaded(layer)
+    return (
+        added_time(layer),
+        layer.activation - missing(layer),
+        _total(offloaded, "offload_memory"),
+        _total(offloaded, "offload_time"),
+        max(layer.input_workspace, _recomputed_workspace(layer)),
+    )
 
 
 def added_time(layer: Layer) -> Fraction:
@@ -82,10 +84,6 @@ def missing(layer: Layer) -> Fraction:
 def backward_workspace(layer: Layer) -> Fraction:
     """Workspace of BW of a layer."""
     return max(layer.backward_workspace, _recomputed_workspace(layer))
-
-
-def _input_workspace(layer: Layer) -> Fraction:
-    return max(layer.input_workspace, _recomputed_workspace(layer))
 
 
 def _recomputed_workspace(layer: Layer) -> Fraction:
