@@ -154,6 +154,5 @@ def _min_peak(candidate: PlanCandidate) -> Fraction:
     """Minimum memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
         return ZERO
-    ticks = space_of(candidate.problem)
-    share = Fraction(memory_of_all(ticks.space), ticks.space.num_devices)
-    return share / ticks.memory_per_unit
+    space = space_of(candidate.problem)
+    return Fraction(memory_of_all(space), space.num_devices) / space.memory_per_unit

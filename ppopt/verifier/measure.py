@@ -140,7 +140,7 @@ def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Int
     """
     ticks, costs = pipeline.ticks, pipeline.ticks.costs
     own = amounts(pipeline)
-    stated = (own.kept, own.offload_memory, own.input_workspace)
+    stated = (own.retained, own.offload_memory, own.input_workspace)
     in_ticks = ([whole(memory * ticks.memory_per_unit) for memory in row] for row in stated)
     rows = (costs.activation, costs.memory_b, *in_ticks)
     activation, change, stashed, offloaded, of_input = (

@@ -23,7 +23,7 @@ class Amounts(NamedTuple):
 
     recompute_time: list[Fraction]
     """Added to B and BW."""
-    kept: list[Fraction]
+    retained: list[Fraction]
     """Activation that F keeps, on the device or on the host."""
     offload_memory: list[Fraction]
     offload_time: list[Fraction]
@@ -34,11 +34,12 @@ def amounts(pipeline: Pipeline) -> Amounts:
     """What the layers of every stage recompute and offload."""
     costs = pipeline.costs
     if pipeline.model is None:
-        return Amounts(*(list(costs[field]) for field in Amounts._fields))
+        rows = costs.recompute_time, costs.kept, costs.offload_memory, costs.offload_time
+        return Amounts(*map(list, (*rows, costs.input_workspace)))
     layers = {id(layer): layer for layer in pipeline.model.costed}
     each = {key: _of_layer(layer) for key, layer in layers.items()}
     stages = [Counter(map(id, own)) for own in pipeline.model.stage_layers(pipeline.counts)]
-    rows = [
+    per_stage = [
         [
             *(
                 sum((each[key][column] * count for key, count in stage.items()), Fraction(0))
@@ -49,7 +50,9 @@ def amounts(pipeline: Pipeline) -> Amounts:
         for stage in stages
     ]
     slices = pipeline.num_slices
-    own = Amounts(*([amount / slices for amount in column] for column in zip(*rows, strict=True)))
+    own = Amounts(
+        *([amount / slices for amount in column] for column in zip(*per_stage, strict=True))
+    )
     if pipeline.first_backward is FirstBackward.WEIGHT:
         own.recompute_time[0] = own.input_workspace[0] = Fraction(0)
     return own

@@ -57,7 +57,7 @@ def test_sets_of_modules_by_hand(
 ) -> None:
     pipe = pipeline(*sets)
     own = amounts(pipe)
-    assert (own.recompute_time, own.kept) == ([time], [retained])
+    assert (own.recompute_time, own.retained) == ([time], [retained])
     assert (pipe.costs.recompute_time, pipe.costs.kept) == ((time,), (retained,))
     per_unit = pipe.ticks.memory_per_unit
     assert pipe.ticks.allocates[OpKind.BW] == (by_bw * per_unit,)

@@ -32,7 +32,7 @@ from ppopt.solver.partitions.partition_bounds import (
     quick_bound,
 )
 from ppopt.solver.partitions.partition_program import Counts
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace, PartitionTicks, space_of
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
 
 MAX_FAR_MOVES = 64
 """Maximum number of moves of a layer to another stage: all for 8 stages, over 2 cuts for 16."""
@@ -46,10 +46,9 @@ FIRST_EXTENSION = 0.01
 class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(self, base: Pipeline, ticks: PartitionTicks, deadline: Deadline) -> None:
+    def __init__(self, base: Pipeline, space: PartitionSpace, deadline: Deadline) -> None:
         """`base` has the model to partition. Bounds raise TimeoutError after the deadline."""
-        self._base, self._ticks, self._deadline = base, ticks, deadline
-        self._space = ticks.space
+        self._base, self._space, self._deadline = base, space, deadline
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """Bounds over all partitions; None: not computed yet."""
@@ -132,11 +131,11 @@ class BoundedPartitions(Choice):
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
     def _time(self, ticks: int) -> int:
-        return self._base.on_grid(ticks, self._ticks.per_unit)
+        return self._base.on_grid(ticks, self._space.per_unit)
 
     def _below(self, time: int) -> int:
         """Largest bound in ticks of the space that is below a time of the grid."""
-        return self._base.off_grid(time, self._ticks.per_unit) - 1
+        return self._base.off_grid(time, self._space.per_unit) - 1
 
 
 class PartitionChoice(BoundedPartitions):
@@ -184,7 +183,7 @@ class PartitionChoice(BoundedPartitions):
         """Text of the argument behind the bound over all partitions."""
         space = self._space
         if search.infeasible and self._bounds is not None:
-            return no_partition_fits(self._ticks, self._bounds)
+            return no_partition_fits(space, self._bounds)
         return (
             f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
             f"stages need at least this long: {exclusion_text(search, space)}{self._counted}"
@@ -257,18 +256,18 @@ def _time_is_up() -> tuple[int, Counts]:
     raise TimeoutError
 
 
-def no_partition_fits(ticks: PartitionTicks, bounds: PartitionBounds) -> str:
+def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the minimum limit."""
     none = (
-        f"no partition of {ticks.space.num_layers} layers fits the memory limits, even for one "
+        f"no partition of {space.num_layers} layers fits the memory limits, even for one "
         "microbatch at a time"
     )
     try:
-        limit = Fraction(bounds.min_limit, ticks.memory_per_unit)
+        limit = Fraction(bounds.min_limit, space.memory_per_unit)
     except TimeoutError:
         return none
     label = "the minimum feasible limit for all devices is"
-    if not isinstance(bounds, CompleteBounds) or ticks.passing:
+    if not isinstance(bounds, CompleteBounds) or space.passing:
         label = "a limit for all devices must be at least"
     return f"{none}; {label} {exact.plain(limit)}"
 

@@ -78,10 +78,10 @@ class PartitionRecomputeChoice(BoundedPartitions):
 
         Raises NotApplicableError if partitions cannot be searched.
         """
-        pipeline, ticks = problem.pipeline, space_of(problem)
+        pipeline = problem.pipeline
         bare = pipeline.model.recomputing(lambda _: False)
         base = replace(pipeline, model=bare, recompute=None, mem_limit=pipeline.limits)
-        super().__init__(base, ticks, deadline)
+        super().__init__(base, space_of(problem), deadline)
         self._stages = self._space.num_stages
         self._begun: set[Counts] = set()
         """Partitions whose options are in the heap."""
@@ -147,7 +147,7 @@ class PartitionRecomputeChoice(BoundedPartitions):
         """Text of the argument behind the bound over all partitions and recompute options."""
         space = self._space
         if search.infeasible and self._bounds is not None:
-            reason = no_partition_fits(self._ticks, self._bounds)
+            reason = no_partition_fits(space, self._bounds)
             return f"{reason}, whichever layers recompute"
         return (
             f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
@@ -256,9 +256,9 @@ class PartitionRecomputeChoice(BoundedPartitions):
         front = self._stage_options.of(low, high)
         whole = activation_of(self._base.model.costed[low:high])
         shortest, smallest = map(min, zip(*self._base.factors, strict=True))
-        per_unit = self._ticks.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
+        per_unit = self._space.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
         times = [int(option.time * per_unit * shortest) for option in front]
-        memory_per_unit = self._ticks.memory_per_unit * smallest
+        memory_per_unit = self._space.memory_per_unit * smallest
         return times, [int((whole - option.stashed) * memory_per_unit) for option in front]
 
     def _stashed(self, device: int, hosted: list[Hosted]) -> tuple[Ints, Ints]:

@@ -106,6 +106,13 @@ class PartitionSpace:
     """Recompute per layer if it is searched, else None; the costs of the layers exclude it."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
+    per_unit: int = 1
+    """Ticks in one unit of time."""
+    memory_per_unit: int = 1
+    """Ticks in one unit of memory."""
+    passing: bool = False
+    """Whether schedules may need memory that the space ignores: workspace, or the memory of a
+    microbatch larger than the smallest."""
 
     def slowness_of(self, device: int) -> int:
         """Factor on the times of layers on a device."""
@@ -244,18 +251,7 @@ def _min_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
     return minima
 
 
-class PartitionTicks(NamedTuple):
-    """A partition space, and its ticks of time and memory per user's unit."""
-
-    space: PartitionSpace
-    per_unit: int
-    memory_per_unit: int
-    passing: bool
-    """Whether schedules may need memory that the space ignores: workspace, or the memory of a
-    microbatch larger than the smallest."""
-
-
-def space_of(problem: Problem) -> PartitionTicks:
+def space_of(problem: Problem) -> PartitionSpace:
     """Create the partition space of a problem's model and placement.
 
     If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
@@ -290,7 +286,7 @@ def space_of(problem: Problem) -> PartitionTicks:
         single, pipeline.model, may_recompute=may_recompute
     ):
         kind = BackwardKind.SPLIT
-    space = PartitionSpace(
+    return PartitionSpace(
         layers=LayerTicks(
             **{
                 field: _times(durations, time)
@@ -313,10 +309,10 @@ def space_of(problem: Problem) -> PartitionTicks:
         has_all_backwards=not pipeline.model.layers[0].frozen,
         recompute=_recompute(table, pipeline.model, time, amount) if may_recompute else None,
         slowness=() if equal else slow,
+        per_unit=table.per_unit * shortest.denominator,
+        memory_per_unit=memory_per_unit,
+        passing=single.has_workspace or chosen or len(set(pipeline.factors)) > 1,
     )
-    relaxed = single.has_workspace or chosen or len(set(pipeline.factors)) > 1
-    per_unit = table.per_unit * shortest.denominator
-    return PartitionTicks(space, per_unit, memory_per_unit, relaxed)
 
 
 def _rounded_down(work: Fraction) -> Fraction:

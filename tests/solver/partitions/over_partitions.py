@@ -47,8 +47,8 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
     Raises InputError where partitions cannot be searched, and TimeoutError after
     the deadline.
     """
-    ticks = space_of(problem)
-    space, chosen = ticks.space, ticks.space.recompute is not None
+    space = space_of(problem)
+    chosen = space.recompute is not None
     argument = Argument.PARTITIONS_RECOMPUTE if chosen else Argument.PARTITIONS
     certificate = Certificate(argument)
     if space.limits is not None and memory_of_all(space) > sum(space.limits):
@@ -58,7 +58,7 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
         return OverPartitions(None, certificate, ())
     even = dict.fromkeys(filter(None, map(bounds.most_even, SHARES)))
     candidates = tuple(
-        BoundedPartition(counts, Fraction(partition_bound(space, counts), ticks.per_unit))
+        BoundedPartition(counts, Fraction(partition_bound(space, counts), space.per_unit))
         for counts in even
     )
-    return OverPartitions(Fraction(bounds.min_bound, ticks.per_unit), certificate, candidates)
+    return OverPartitions(Fraction(bounds.min_bound, space.per_unit), certificate, candidates)

@@ -29,7 +29,7 @@ def space(layers: int, placement: str, **fields: Any) -> PartitionSpace:
     model = Model([{"forward": 1, "activation": 1, "count": layers - 1}, {"forward": 4}])
     chunks = 1 if placement == "linear" else 2
     pipeline = model.pipeline(devices=4, batches=4, placement=placement, chunks=chunks, **fields)
-    return space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)).space
+    return space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
 
 
 @contextmanager

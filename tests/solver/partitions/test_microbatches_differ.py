@@ -137,11 +137,9 @@ def test_the_best_schedule_of_every_partition_in_every_order(seed: int) -> None:
 @pytest.mark.parametrize("seed", first(6, (*FAST, 12, 18, 19, 0, 1, 2, 5, 11, 16)))
 def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
     kind, _, _, pipeline = drawn_case(seed)
-    ticks = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind)))
-    partitions_of = list(every_partition(ticks.space))
-    for counts, bound in zip(
-        partitions_of, partition_bounds(ticks.space, partitions_of), strict=True
-    ):
+    space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind)))
+    partitions_of = list(every_partition(space))
+    for counts, bound in zip(partitions_of, partition_bounds(space, partitions_of), strict=True):
         cut = replace(pipeline, partition=counts)
         optima = [
             ppopt.solve(cut.reordered(order), backward_kind=kind, workers=1, time_limit=600).value
@@ -151,7 +149,7 @@ def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
         if bound >= FOREVER:
             assert minimum is None
         elif minimum is not None:
-            assert Fraction(bound, ticks.per_unit) <= minimum
+            assert Fraction(bound, space.per_unit) <= minimum
 
 
 def test_a_bound_counts_the_work_of_all_microbatches() -> None:
