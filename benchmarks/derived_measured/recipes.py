@@ -15,6 +15,8 @@ from benchmarks.derived_measured.runs import Run
 from ppopt.derivation.training import Dispatcher, Overlap
 
 SOURCE = "Megatron-Bridge"
+FULL_GRAPHS = "26.06"
+"""The container from which Qwen3 in MXFP8 has CUDA graphs of whole iterations, and overlap."""
 QWEN3_235B = ("qwen3_235b", "qwen3-235b")
 DATA_PARALLEL = (Overlap.GRADIENTS, Overlap.PARAMETERS)
 """`overlap_grad_reduce` and `overlap_param_gather` of `cfg.ddp`, which most recipes set."""
@@ -28,6 +30,11 @@ EAGER = {
     "nemotron3super": ("B200 mxfp8",),
 }
 """GPUs of Blackwell, perhaps with the precision, whose recipes have no CUDA graphs."""
+BY_NCCL = {
+    "qwen3235b": ("H100", "B200"),
+    "gptoss": ("H100", "B200", "GB200 bf16", "GB300 bf16"),
+}
+"""GPUs, perhaps with the precision, whose recipes leave `moe_token_dispatcher_type` at alltoall."""
 RECOMPUTED = {
     ("gptoss", "layernorm+moe_act"): ("H100", "B200", "GB200 bf16"),
     ("nemotron3nano", "moe+layernorm+core_attn+moe_act"): ("H100",),
@@ -90,11 +97,11 @@ def overlap(run: Run) -> tuple[Overlap, ...]:
 
 
 def dispatcher(run: Run) -> Dispatcher:
-    """HybridEP or DeepEP, but for Qwen3 235B on H100 (`moe_flex_dispatcher_backend`)."""
-    if not run.source.startswith(SOURCE):
+    """HybridEP or DeepEP (`moe_flex_dispatcher_backend`), but for the runs of `BY_NCCL`."""
+    by_nccl = any(_is(run, model) and _is_on(run, gpus) for model, gpus in BY_NCCL.items())
+    if by_nccl or not run.source.startswith(SOURCE):
         return Dispatcher.ALL_TO_ALL
-    alone = run.model.lower().startswith(QWEN3_235B) and "H100" in run.hardware
-    return Dispatcher.ALL_TO_ALL if alone else Dispatcher.FLEX
+    return Dispatcher.FLEX
 
 
 def gradient_bytes(run: Run) -> int | None:
@@ -108,8 +115,20 @@ def _is_deepseek_on_h100(run: Run) -> bool:
 
 
 def _overlaps_dispatch(model: str, run: Run) -> bool:
-    """`moe_a2a_overlap` of DeepSeek-V3 and gpt-oss in MXFP8, and of Qwen3 235B on H100."""
-    if model.startswith(QWEN3_235B):
-        return "H100" in run.hardware
+    """`moe_a2a_overlap` of DeepSeek-V3 and gpt-oss in MXFP8, and of Qwen3 235B on H100.
+
+    Since 55443cb, of June 2026, of Qwen3 in MXFP8 on GB200, GB300 and B300, too.
+    """
+    if model.startswith(QWEN3_235B) and "H100" in run.hardware:
+        return True
+    models = ["deepseek", "gpt oss", "gpt-oss", "kimi"]
+    if _release(run) >= FULL_GRAPHS:
+        models.append("qwen3")
     mxfp8 = run.precision == "fp8" and run.fp8_recipe == "mxfp8"
-    return mxfp8 and model.startswith(("deepseek", "gpt oss", "gpt-oss", "kimi"))
+    return mxfp8 and model.startswith(tuple(models))
+
+
+def _release(run: Run) -> str:
+    """Year and month of the container that a run was measured with; of cards, the last one."""
+    container = re.search(r"(\d\d\.\d\d)[.\d]* NeMo Container", str(run.row.get("ref")))
+    return container[1] if container else FULL_GRAPHS
