@@ -22,10 +22,12 @@ from ppopt.derivation.architecture import (
     Encoder,
     Experts,
     FeedForward,
+    Run,
+)
+from ppopt.derivation.attention import (
     GroupedQueryAttention,
     LatentAttention,
     Matrix,
-    Run,
     Shard,
 )
 from ppopt.derivation.gpus import gpu_named

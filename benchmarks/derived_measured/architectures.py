@@ -13,9 +13,8 @@ from ppopt.derivation.architecture import (
     Decoder,
     Experts,
     FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
 )
+from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
 from ppopt.derivation.config_json import architecture_of as architecture_from_keys
 
 GPT2_VOCABULARY = 50304

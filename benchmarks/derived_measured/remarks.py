@@ -10,7 +10,8 @@ from benchmarks.derived_measured.runs import (
     SC21,
     Run,
 )
-from ppopt.derivation.architecture import Architecture, Experts, GroupedQueryAttention
+from ppopt.derivation.architecture import Architecture, Experts
+from ppopt.derivation.attention import GroupedQueryAttention
 
 
 def remarks(run: Run, architecture: Architecture) -> Iterator[str]:

@@ -12,11 +12,9 @@ from ppopt.derivation.architecture import (
     Decoder,
     Encoder,
     FeedForward,
-    GroupedQueryAttention,
-    Matrix,
     Run,
-    Shard,
 )
+from ppopt.derivation.attention import GroupedQueryAttention, Matrix, Shard
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 

@@ -8,14 +8,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ppopt.derivation.architecture import (
-    Attention,
-    Decoder,
-    Experts,
-    FeedForward,
-    Indexer,
-    LinearAttention,
-)
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.attention import Attention, Indexer, LinearAttention
 from ppopt.derivation.config_encoders import llama4_vision, qwen3_vision, siglip
 from ppopt.derivation.config_family import (
     FAMILIES,

@@ -6,13 +6,8 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ppopt.derivation.architecture import (
-    Decoder,
-    Experts,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
-)
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
 from ppopt.derivation.config_encoders import EncoderReader
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError

@@ -9,13 +9,15 @@ from __future__ import annotations
 from dataclasses import replace
 
 from ppopt.derivation.architecture import (
-    Attention,
     Decoder,
     Experts,
     FeedForward,
+    Network,
+)
+from ppopt.derivation.attention import (
+    Attention,
     GroupedQueryAttention,
     LinearAttention,
-    Network,
     StateSpace,
 )
 from ppopt.derivation.config_family import (

@@ -14,13 +14,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from ppopt.derivation import config_families, config_gpt_families, config_hybrid_families
-from ppopt.derivation.architecture import (
-    Architecture,
-    Decoder,
-    LinearAttention,
-    Run,
-    StateSpace,
-)
+from ppopt.derivation.architecture import Architecture, Decoder, Run
+from ppopt.derivation.attention import LinearAttention, StateSpace
 from ppopt.derivation.config_encoders import read_encoder
 from ppopt.derivation.config_family import FAMILIES, Family
 from ppopt.derivation.config_keys import Keys

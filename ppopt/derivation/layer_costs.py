@@ -34,8 +34,8 @@ from ppopt.derivation.architecture import (
     Decoder,
     Encoder,
     Run,
-    parameters_of,
 )
+from ppopt.derivation.attention import parameters_of
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.gpus import Gpu

@@ -26,13 +26,11 @@ from itertools import groupby
 from operator import add, attrgetter
 from typing import NamedTuple
 
-from ppopt.derivation.architecture import (
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.attention import (
     ATTENDED,
     HIDDEN,
     Attention,
-    Decoder,
-    Experts,
-    FeedForward,
     GroupedQueryAttention,
     LatentAttention,
     Matrix,

@@ -8,7 +8,8 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TypeVar
 
-from ppopt.derivation.architecture import Architecture, Attention, Experts
+from ppopt.derivation.architecture import Architecture, Experts
+from ppopt.derivation.attention import Attention
 from ppopt.derivation.collectives import Group
 from ppopt.derivation.expert_loads import ExpertLoads
 from ppopt.derivation.frameworks import (

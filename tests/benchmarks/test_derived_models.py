@@ -10,7 +10,8 @@ import pytest
 import ppopt
 from benchmarks import derived_models as derived
 from benchmarks.sailor import PLANS, step
-from ppopt.derivation.architecture import Decoder, parameters_of
+from ppopt.derivation.architecture import Decoder
+from ppopt.derivation.attention import parameters_of
 from ppopt.formats.models import read_settings
 
 FOLDER = Path(__file__).parents[2] / "models"

@@ -6,10 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ppopt.derivation.architecture import (
-    Decoder,
-    Experts,
-    FeedForward,
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.attention import (
     GroupedQueryAttention,
     Indexer,
     LatentAttention,

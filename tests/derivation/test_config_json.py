@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ppopt import InputError, derive_model
-from ppopt.derivation.architecture import Experts, Shard
+from ppopt.derivation.architecture import Experts
+from ppopt.derivation.attention import Shard
 from ppopt.derivation.config_json import architecture_of
 from tests.factories.configs import (
     CONFIGS,

@@ -7,13 +7,8 @@ from typing import Any
 
 import pytest
 
-from ppopt.derivation.architecture import (
-    Decoder,
-    Experts,
-    FeedForward,
-    GroupedQueryAttention,
-    LatentAttention,
-)
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
 from ppopt.derivation.collectives import DIRECT_EFFICIENCY, Collective
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
