@@ -9,11 +9,12 @@ from collections.abc import Iterable
 from decimal import Decimal, InvalidOperation
 from fractions import Fraction
 from math import floor, lcm
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem.distinct import distinct
 
+Value = TypeVar("Value", int, Fraction)
 FINEST = 10**6
 """Measured input finer than 1/FINEST of its unit is rounded to it, once, on input."""
 LARGEST = 10**12
@@ -131,6 +132,11 @@ def plain_or_none(value: Fraction | None) -> int | float | None:
 def ratio(part: Fraction | int, whole: Fraction | int) -> int | float:
     """A part of a whole as a number for JSON and display; 0 if the whole is 0."""
     return plain(Fraction(part) / whole) if whole else 0
+
+
+def min_known(values: Iterable[Value | None]) -> Value | None:
+    """Minimum of the values that are not None; None if there is none."""
+    return min((value for value in values if value is not None), default=None)
 
 
 def gap_of(value: Fraction | int | None, lower_bound: Fraction | int | None) -> int | float | None:

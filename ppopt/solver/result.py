@@ -33,6 +33,13 @@ class Status(StrEnum):
     UNKNOWN = "unknown"
     """The time limit was reached before a schedule was found."""
 
+    @classmethod
+    def of(cls, value: Fraction | int | None, lower_bound: Fraction | int | None) -> Status:
+        """Status of a search with a best value and a lower bound; bound None: infeasible."""
+        if value is None:
+            return cls.INFEASIBLE if lower_bound is None else cls.UNKNOWN
+        return cls.OPTIMAL if value == lower_bound else cls.FEASIBLE
+
 
 class Progress(NamedTuple):
     """State of a search; value and bound in the user's unit."""

@@ -325,7 +325,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         pipeline=pipeline,
         objective=space.problem.objective,
         backward_kind=space.problem.backward_kind,
-        status=Status.OPTIMAL if proved.value == point.value else Status.FEASIBLE,
+        status=Status.of(point.value, proved.value),
         schedule=None,
         value=point.value,
         lower_bound=proved.value,

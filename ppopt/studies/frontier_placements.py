@@ -159,7 +159,7 @@ def _merged_point(
     own_name = names[parts.index(owner)]
     merged = replace(
         result,
-        status=Status.OPTIMAL if bound == value else Status.FEASIBLE,
+        status=Status.of(value, bound),
         lower_bound=bound,
         proof=f"this is the minimum of the bounds of the placements {', '.join(names)}; that of "
         f"{own_name}: {result.proof}",

@@ -24,6 +24,7 @@ from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.exact import min_known
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -241,16 +242,12 @@ def plan_parallelism(
         search = _ParallelSearch(rows, plans, options, engine, stored, is_bounded=not late)
         search.run(stack.enter_context(interrupts.recorded(inner=True)))
     best, lower_bound = search.best, search.lower_bound
-    if best is None:
-        status = Status.INFEASIBLE if lower_bound is None else Status.UNKNOWN
-    else:
-        status = Status.OPTIMAL if lower_bound == best else Status.FEASIBLE
     rows = sorted(search.rows, key=lambda row: row.sort_key)
     least_memory = None if best is not None else _least_memory(plans)
     best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
-        space, status, tuple(rows), lower_bound, skipped, options.provenance,
+        space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped, options.provenance,
         options.deadline.spent, search.interrupted,
         None if stored is None else stored.report, least_memory,
     )  # fmt: skip
@@ -346,17 +343,15 @@ class _ParallelSearch:
     @property
     def best(self) -> Fraction | None:
         """Shortest step found."""
-        return min((row.value for row in self.rows if row.value is not None), default=None)
+        return min_known(row.value for row in self.rows)
 
     @property
     def lower_bound(self) -> Fraction | None:
         """Lower bound of all steps; None: no combination fits the memory limit."""
         if not self._is_bounded:
             return ZERO
-        bounds = (row.lower_bound for row in self.rows)
-        minimum = min((bound for bound in bounds if bound is not None), default=None)
-        best = self.best
-        return minimum if best is None or minimum is None else min(minimum, best)
+        minimum = min_known(row.lower_bound for row in self.rows)
+        return None if minimum is None else min_known((minimum, self.best))
 
     def run(self, pressed: list[int]) -> None:
         """Search in rounds, each for half of the time left; one combination even if time is up.

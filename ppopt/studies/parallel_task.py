@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
@@ -17,7 +17,7 @@ from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.exact import gap_of, plain_or_none
+from ppopt.problem.exact import gap_of, min_known, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Callback, Deadline
@@ -68,8 +68,7 @@ class CombinationState(NamedTuple):
     def value(self) -> Fraction | None:
         """Shortest step known."""
         planned = None if self.plan is None else self.plan.value
-        steps = (planned, *(row.step for row in self.first))
-        return min((step for step in steps if step is not None), default=None)
+        return min_known((planned, *(row.step for row in self.first)))
 
     def after(self, plan: Plan, seconds: float) -> CombinationState:
         """State after a further search: the better plan and the better bound.
@@ -106,8 +105,6 @@ class FirstTask:
     """Rows of earlier evaluations."""
     further: bool
     """Whether to evaluate further strategies than those that most trainers run."""
-    version: str = field(default_factory=version)
-    """Version of the process that created the task; a process of another version refuses it."""
 
     @property
     def workers(self) -> int:
@@ -118,12 +115,10 @@ class FirstTask:
     def identity(self) -> str:
         """Text of everything that the result depends on."""
         known = [row.step for row in self.known]
-        return repr((self.version, space_text(self.space), known, self.further))
+        return repr((version(), space_text(self.space), known, self.further))
 
     def perform(self) -> FirstDone:
         """Evaluate strategies; the outcome includes the known rows."""
-        if self.version != version():
-            return FirstDone(failed=other_version(self.version))
         rows = FirstRows(self.space)
         try:
             first = rows.further(self.known) if self.further else rows.quick()
@@ -154,8 +149,6 @@ class CombinationTask:
     """Key of the result to store; None: it is not stored."""
     tell: Callback | None = None
     """Progress callback of a search in this process."""
-    version: str = field(default_factory=version)
-    """Version of the process that created the task; a process of another version refuses it."""
 
     @property
     def workers(self) -> int:
@@ -167,14 +160,12 @@ class CombinationTask:
         """Text of everything that the result depends on."""
         state = self.state
         return repr((
-            self.version, self.key, space_text(self.space), state.lower_bound, state.value,
+            version(), self.key, space_text(self.space), state.lower_bound, state.value,
             state.seconds, self.seconds, self.known_value, self.options,
         ))  # fmt: skip
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
-        if self.version != version():
-            return CombinationDone(failed=other_version(self.version))
         turn = Deadline.after(self.seconds, progress=self.tell)
         batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
         space = self.space.beginning_with(first[0].configuration) if first else self.space
@@ -197,11 +188,6 @@ class CombinationTask:
         )
         stored = None if self.key is None else to_record(self.key, state, self.options)
         return CombinationDone(result=stored, state=state, interrupted=plan.interrupted)
-
-
-def other_version(expected: str) -> str:
-    """Text that says why a process refuses a task of another version."""
-    return f"its worker has ppopt {version()}, not {expected} as here"
 
 
 def _schedules(state: CombinationState) -> tuple[Schedule, ...]:

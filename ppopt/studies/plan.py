@@ -217,9 +217,10 @@ def search_plan_space(
     search = PlanSearch(space, objective, backward_kind, options)
     if known_value is not None:
         search.known_value = ceil(known_value * search.set_up.grid)
+    search.usual_known = usual_known
     search.start_from(starts)
     if evaluates and SEARCHED in space.strategies:
-        PlanReports(search).start_from_baselines(usual_known=usual_known)
+        PlanReports(search).start_from_baselines()
     return search.run()
 
 

@@ -7,10 +7,10 @@ of its own, for the partition and recompute of the strategy.
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.problem.exact import whole
 from ppopt.problem.partition import SEARCH
@@ -112,14 +112,9 @@ class PlanCandidate:
         """The user's time of all microbatches, if each takes a time of the grid."""
         return Fraction(time * self._batches, self._grid)
 
-    @property
-    def bound_per_microbatch(self) -> int:
-        """Lower bound of the time per microbatch."""
-        return self.state.open_bound
-
     def is_open(self, ceiling: int | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
-        return not self.impossible and (ceiling is None or self.bound_per_microbatch < ceiling)
+        return not self.impossible and (ceiling is None or self.state.open_bound < ceiling)
 
     def may_be_below(self, ceiling: int | None) -> bool:
         """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
@@ -283,6 +278,20 @@ class PlanCandidate:
         status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
+
+
+def with_wider(
+    candidates: Iterable[PlanCandidate], **change: Any
+) -> Iterator[tuple[PlanCandidate, PlanCandidate]]:
+    """Candidates, each with the one that has all of its schedules.
+
+    That one has the configuration after a change.
+    """
+    known = {candidate.configuration: candidate for candidate in candidates}
+    for configuration, candidate in known.items():
+        wider = known.get(configuration._replace(**change), candidate)
+        if wider is not candidate:
+            yield candidate, wider
 
 
 def _best(configurations: list[Configuration]) -> Configuration | None:

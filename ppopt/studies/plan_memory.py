@@ -88,7 +88,7 @@ def _memory_bounds(
     fast_enough = {
         candidate.configuration
         for candidate in candidates
-        if not candidate.impossible and candidate.bound_per_microbatch <= max_time
+        if not candidate.impossible and candidate.state.open_bound <= max_time
     }
     bounds = tuple(bounded.values())
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)

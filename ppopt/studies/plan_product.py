@@ -17,7 +17,7 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.deadline import Deadline
-from ppopt.studies.plan_candidate import PlanCandidate
+from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 
 
 class PlanProduct(ProductChoice):
@@ -88,11 +88,8 @@ class PlanProduct(ProductChoice):
 
     def _share_bounds(self) -> None:
         """Raise bounds to those with chosen recompute, which cover every mode of a placement."""
-        candidates = {candidate.configuration: candidate for candidate in self._candidates.values()}
-        for configuration, candidate in candidates.items():
-            superset = candidates.get(configuration._replace(recompute=SEARCH))
-            if superset is not None:
-                candidate.raise_floor(superset.bound_without_search)
+        for candidate, wider in with_wider(self._candidates.values(), recompute=SEARCH):
+            candidate.raise_floor(wider.bound_without_search)
 
     def _open_prefixes(self, ceiling: int | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages.

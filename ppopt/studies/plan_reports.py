@@ -46,9 +46,9 @@ class PlanReports:
         """Whether no part is as long as the time spent before: a plan that ends by proof is then
         reproducible."""
 
-    def start_from_baselines(self, *, usual_known: bool = False) -> None:
+    def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one."""
-        self._search.evaluate_first(usual_known=usual_known)
+        self._search.evaluate_first()
         counts, params = self._search.set_up.space.batches, self._params
         max_seconds = params.baseline_share * self._deadline.seconds
         max_descents = float(params.baseline_descents)

@@ -21,6 +21,7 @@ from operator import itemgetter
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.schedule.origin import SEARCHED
@@ -36,7 +37,7 @@ from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.first_schedules import with_few_layers
-from ppopt.studies.plan_candidate import PlanCandidate
+from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
@@ -61,6 +62,8 @@ class PlanSearch(interrupts.Interruptible):
         """Deadline of this search."""
         self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
+        self.usual_known = False
+        """Whether the search has started from the schedules of usual strategies."""
         self._begun = False
         """Whether the deadline is in force: a first search has ended, with or without a
         schedule."""
@@ -84,12 +87,12 @@ class PlanSearch(interrupts.Interruptible):
         self._search.enumerate_listed()
         self._update_orders()
 
-    def evaluate_first(self, *, usual_known: bool = False) -> None:
+    def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.
 
         First comes the usual strategy of every placement, with chosen recompute if possible,
-        whatever the time limit; `usual_known`: the search has started from these. After a share of
-        it, this ends once a configuration has a schedule.
+        whatever the time limit, unless these are known. After a share of it, this ends once a
+        configuration has a schedule.
         """
         deadline = self._deadline.share(self._params.first_schedules)
         set_up = self.set_up
@@ -107,7 +110,7 @@ class PlanSearch(interrupts.Interruptible):
             )
             for candidate in candidates
         ]
-        usual = () if usual_known else (FirstSchedules.usual, with_few_layers)
+        usual = () if self.usual_known else (FirstSchedules.usual, with_few_layers)
         with self.until_interrupted(), interrupts.heard():
             for schedules_of in (*usual, FirstSchedules.by_other_strategies):
                 for schedules, candidate in zip(first, candidates, strict=True):
@@ -271,18 +274,14 @@ class PlanSearch(interrupts.Interruptible):
 
     def _update_orders(self) -> None:
         """Update the candidates of all orders after a search."""
-        values = (self.ceiling, self._search.state.value)
-        ceiling = min((value for value in values if value is not None), default=None)
+        ceiling = min_known((self.ceiling, self._search.state.value))
         for candidate in self._orders:
             candidate.update(ceiling)
 
     def _raise_strategies(self) -> None:
         """Raise the bounds of strategies to those of all orders of the same configuration."""
-        orders = {candidate.configuration: candidate for candidate in self._orders}
-        for candidate in self._strategies:
-            wider = orders.get(candidate.configuration._replace(strategy=SEARCHED))
-            if wider is not None:
-                candidate.raise_to(wider)
+        for candidate, wider in with_wider(self.candidates, strategy=SEARCHED):
+            candidate.raise_to(wider)
 
     def _note(self, phase: str) -> None:
         """Report the state after a search or a bound."""
@@ -298,22 +297,27 @@ class PlanSearch(interrupts.Interruptible):
         def rank(candidate: PlanCandidate) -> tuple[Any, ...]:
             configuration = candidate.configuration
             chosen = configuration.recompute == SEARCH
-            return _value(candidate), candidate.peak, chosen, configuration
+            return candidate.state.value, candidate.peak, chosen, configuration
 
         scheduled = [candidate for candidate in self.candidates if candidate.value is not None]
         return min(scheduled, key=rank, default=None)
 
     @property
+    def _value(self) -> int | None:
+        """Time per microbatch of the best schedule."""
+        return min_known(candidate.state.value for candidate in self.candidates)
+
+    @property
+    def _batches(self) -> int:
+        """Microbatches of the best configuration."""
+        best = self.best
+        return self.set_up.space.batches[0] if best is None else best.configuration.batches
+
+    @property
     def lower_bound(self) -> int | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        lower_bound = lower_bound_of(
-            bounds_of_all(map(_by_bound, self._possible), self.set_up.late)
-        )
-        return (
-            lower_bound
-            if lower_bound is None or self.ceiling is None
-            else min(lower_bound, self.ceiling)
-        )
+        bound = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))
+        return None if bound is None else min_known((bound, self.ceiling))
 
     @property
     def _possible(self) -> list[PlanCandidate]:
@@ -327,9 +331,7 @@ class PlanSearch(interrupts.Interruptible):
     @property
     def ceiling(self) -> int | None:
         """Minimum time per microbatch that is known to be achievable."""
-        best = self.best
-        times = [None if best is None else _value(best), self.known_value]
-        return min((time for time in times if time is not None), default=None)
+        return min_known((self._value, self.known_value))
 
     @property
     def _over(self) -> bool:
@@ -359,8 +361,7 @@ class PlanSearch(interrupts.Interruptible):
 
         `orders` is the state of the running search of all orders, per microbatch.
         """
-        best, bound, grid = self.best, self.lower_bound or 0, self.set_up.grid
-        known = [None if best is None else _value(best)]
+        value, bound, grid = self._value, self.lower_bound or 0, self.set_up.grid
         if orders is not None:
             strategy_bounds = [
                 _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
@@ -368,12 +369,11 @@ class PlanSearch(interrupts.Interruptible):
             proved = int(orders.lower_bound * grid)
             running = bounds_of_all([proved, *strategy_bounds], self.set_up.late)
             bound = max(bound, lower_bound_of(running) or 0)
-            known.append(None if orders.value is None else int(orders.value * grid))
-        batches = self.set_up.space.batches[0] if best is None else best.configuration.batches
-        value = min((time for time in known if time is not None), default=None)
-        each = Fraction(batches, grid)
-        reported_value = None if value is None else value * each
-        return Progress(self._deadline.spent, phase, reported_value, bound * each)
+            running_value = None if orders.value is None else int(orders.value * grid)
+            value = min_known((value, running_value))
+        each = Fraction(self._batches, grid)
+        best = None if value is None else value * each
+        return Progress(self._deadline.spent, phase, best, bound * each)
 
     def _tell(self, phase: str, orders: Progress | None = None) -> None:
         if self._deadline.progress is not None:
@@ -392,31 +392,21 @@ class PlanSearch(interrupts.Interruptible):
 
     def _take_included(self) -> None:
         """Copy better schedules to the configurations of chosen recompute that include them."""
-        scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
-        for candidate in self.candidates:
-            for source in scheduled:
-                chosen = source.configuration._replace(recompute=SEARCH)
-                if source is not candidate and chosen == candidate.configuration:
-                    assert source.schedule is not None
-                    candidate.take(source.schedule)
+        for candidate, wider in with_wider(self.candidates, recompute=SEARCH):
+            if candidate.schedule is not None:
+                wider.take(candidate.schedule)
 
     def plan(self) -> Plan:
         """The current plan."""
         self._take_included()
-        best, lower_bound, set_up = self.best, self.lower_bound, self.set_up
-        ceiling = None if best is None else _value(best)
-        rows = [candidate.row(ceiling) for candidate in self.candidates]
+        value, lower_bound, set_up = self._value, self.lower_bound, self.set_up
+        rows = [candidate.row(value) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
-        batches = set_up.space.batches[0] if best is None else best.configuration.batches
-        if best is None:
-            status = Status.UNKNOWN if lower_bound is not None else Status.INFEASIBLE
-        else:
-            status = Status.OPTIMAL if lower_bound == _value(best) else Status.FEASIBLE
-        scope, each = delay_scope(set_up.problem), Fraction(batches, set_up.grid)
+        scope, each = delay_scope(set_up.problem), Fraction(self._batches, set_up.grid)
         return Plan(
             space=set_up.space,
             objective=set_up.objective,
-            status=status,
+            status=Status.of(value, lower_bound),
             rows=tuple(rows),
             lower_bound=None if lower_bound is None else lower_bound * each,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
@@ -429,22 +419,11 @@ class PlanSearch(interrupts.Interruptible):
     @property
     def _open_text(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
-        lower_bound, best = self.lower_bound, self.best
-        if (
-            lower_bound is None
-            or best is None
-            or lower_bound == _value(best)
-            or self.set_up.num_late
-        ):
+        status = Status.of(self._value, self.lower_bound)
+        if status is not Status.FEASIBLE or self.set_up.num_late or self.lower_bound is None:
             return ""
         return f"; the minimum bound is that of {min(self._possible, key=_by_bound).configuration}"
 
 
-def _value(candidate: PlanCandidate) -> int:
-    """Time per microbatch of the best schedule of a configuration that has one."""
-    assert candidate.state.value is not None
-    return candidate.state.value
-
-
 def _by_bound(candidate: PlanCandidate) -> int:
-    return candidate.bound_per_microbatch
+    return candidate.state.open_bound

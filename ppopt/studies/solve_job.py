@@ -18,7 +18,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
-from ppopt.solver.open_decisions import open_decisions
+from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
@@ -181,14 +181,9 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
     content = {key: value for key, value in fields.items() if key not in left_out}
     content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
-    searched = {
-        "partition": pipeline.partition == partition.SEARCH,
-        "placement": pipeline.placement == placement.SEARCH,
-        "recompute": pipeline.recompute == SEARCH_RECOMPUTE,
-        "offload": pipeline.offload == SEARCH_OFFLOAD,
-    }
-    if any(searched.values()):
-        content["searched"] = [name for name, is_searched in searched.items() if is_searched]
+    searched = open_decisions(pipeline) & ~OpenDecisions.ORDER
+    if searched:
+        content["searched"] = [*searched.names]
         if pipeline.model is not None:
             content["layers"] = model_json.model_to_object(pipeline) | {"name": None}
     return content

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
@@ -11,7 +11,7 @@ from ppopt.solver.deadline import Callback
 from ppopt.solver.result import Result
 from ppopt.studies import outcome
 from ppopt.studies.records import StoredResult, one_line
-from ppopt.studies.solve_job import SolveJob
+from ppopt.studies.solve_job import SolveJob, version
 from ppopt.studies.storage import Storage, StorageError
 
 
@@ -27,6 +27,8 @@ class Done:
     damaged: str | None = None
     """Why the stored result could not be used, in one line."""
     interrupted: bool = False
+    version: str = field(default_factory=version)
+    """Version of the process that performed the task."""
 
 
 class TaskProtocol(Protocol):

@@ -15,9 +15,11 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
+from ppopt.studies.parallel_task import FirstTask
+from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.solve_job import SolveJob, version
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, SweepTask
+from ppopt.studies.task import Done, SweepTask, TaskProtocol
 from tests.clock import wait_until
 from tests.packages import needed
 from tests.studies.test_parallel_tasks import check_against_enumeration, planned
@@ -30,6 +32,7 @@ distributed = needed("distributed")
 pytestmark = pytest.mark.slow
 
 PIPELINE = ppopt.Pipeline(stages=3, batches=4, forward=1, backward=2, weight=1)
+SPACE = PlanSpace(model=ppopt.Model([{"forward": 1, "count": 2}]), devices=2, batches=(2,))
 AXES = {"batches": [2, 4, 5], "strategy": ["searched", "1f1b", "v-min", "chimera"]}
 
 
@@ -92,12 +95,15 @@ def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
     assert ended(engine) == [(7, Done(failed="its workers died, each time it was tried"))]
 
 
+@pytest.mark.parametrize(
+    "task", [SweepTask(SolveJob(PIPELINE, "gpipe")), FirstTask(SPACE, (), further=False)]
+)
 def test_a_worker_of_another_version_is_told(
-    client: Client, monkeypatch: pytest.MonkeyPatch
+    client: Client, monkeypatch: pytest.MonkeyPatch, task: TaskProtocol
 ) -> None:
     engine = DaskEngine(client, retries=0)
     monkeypatch.setattr(engine, "_version", "9.9.9")
-    engine.submit(3, SweepTask(SolveJob(PIPELINE, "gpipe")))
+    engine.submit(3, task)
     ((task_id, done),) = ended(engine)
     assert task_id == 3
     assert done.failed == f"its worker has ppopt {version()}, not 9.9.9 as here"

@@ -42,7 +42,6 @@ from ppopt.studies.parallel_task import (
     FirstTask,
     StudyOptions,
 )
-from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
 from tests.tiers import slow
@@ -168,22 +167,6 @@ def test_a_lost_search_keeps_its_bound() -> None:
 def test_where_every_search_is_lost_one_runs_here() -> None:
     plan = planned(engine=LateEngine(lambda _: True))
     assert plan.value is not None and any(row.failed is None for row in plan.rows)
-
-
-def test_a_worker_of_another_version_is_told() -> None:
-    """It may bound otherwise; its searches fail, and one runs here."""
-
-    class OtherVersion(DirectEngine):
-        """Engine whose worker has another version."""
-
-        def submit(self, uniform: int, task: TaskProtocol) -> None:
-            assert isinstance(task, CombinationTask | FirstTask)
-            super().submit(uniform, replace(task, version="9.9.9"))
-
-    plan = planned(engine=OtherVersion())
-    assert plan.value is not None
-    failed = {row.failed for row in plan.rows if row.failed is not None}
-    assert failed == {f"its worker has ppopt {version()}, not 9.9.9 as here"}
 
 
 def test_searches_that_somebody_cancels_are_not_repeated() -> None:
@@ -317,9 +300,10 @@ def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
     class Forgetful(DirectEngine):
         """Engine that loses every evaluation."""
 
-        def submit(self, task_id: int, task: TaskProtocol) -> None:
-            lost = isinstance(task, FirstTask)
-            super().submit(task_id, replace(task, version="9.9.9") if lost else task)
+        def wait(self, seconds: float) -> list[tuple[int, Done]]:
+            lost = isinstance(self._tasks[0][1], FirstTask)
+            ended = super().wait(seconds)
+            return [(ended[0][0], Done(failed="lost"))] if lost else ended
 
     plan = planned(engine=Forgetful())
     check_against_enumeration(plan)

@@ -29,18 +29,17 @@ def result_of(
     """Result of a search of the configurations of a choice, whose schedule is verified."""
     best = None if state.best is None else state.best.result
     batches = 1 if state.best is None else state.best.batches
+    bound = None if state.infeasible else state.lower_bound
     scope = start_scope(problem) + delay_scope(problem)
     result = Result(
         pipeline=problem.pipeline if best is None else best.pipeline,
         objective=problem.objective,
         backward_kind=problem.backward_kind,
-        status=_status(state),
+        status=Status.of(state.value, bound),
         schedule=None,
         value=None if best is None else best.value,
-        lower_bound=None
-        if state.infeasible
-        else Fraction(state.lower_bound * batches, problem.pipeline.grid),
-        proof=choice.proof(state) + ("" if state.infeasible else scope),
+        lower_bound=None if bound is None else Fraction(bound * batches, problem.pipeline.grid),
+        proof=choice.proof(state) + ("" if bound is None else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,
         solve_seconds=options.deadline.spent,
@@ -68,9 +67,3 @@ def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) ->
         provenance=options.provenance,
         solve_seconds=0.0,
     )
-
-
-def _status(state: SearchedConfigurations) -> Status:
-    if state.value is None:
-        return Status.INFEASIBLE if state.infeasible else Status.UNKNOWN
-    return Status.OPTIMAL if state.closed else Status.FEASIBLE

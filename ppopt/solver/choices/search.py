@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
+from ppopt.problem.exact import min_known
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -219,7 +221,7 @@ class ConfigurationSearch(interrupts.Interruptible):
     def _schedule_first(self) -> None:
         """Schedule the first candidates quickly."""
         for anchor in self.choice.required_candidates():
-            self._solve(self._at(anchor), 0, ignore_deadline=True)
+            self._solve_all([self._at(anchor)], 0, ignore_deadline=True)
         self._solve_all(self._first_configurations(), 0)
 
     def _first_configurations(self) -> Iterator[Configuration]:
@@ -411,7 +413,7 @@ class ConfigurationSearch(interrupts.Interruptible):
             if key is None:
                 return False
             if key not in self.state.known or self.state.known[key].level < 0:
-                self._solve(self._at(key), 0)
+                self._solve_all([self._at(key)], 0)
                 return True
         return False
 
@@ -456,8 +458,8 @@ class ConfigurationSearch(interrupts.Interruptible):
 
     def _cutoff(self, configuration: Configuration) -> Fraction | None:
         """Bound of a configuration, for all its microbatches, from which on it is useless."""
-        values = [value for value in (self.state.value, self._ceiling()) if value is not None]
-        return Fraction(min(values) * configuration.batches, self._grid) if values else None
+        end = min_known((self.state.value, self._ceiling()))
+        return None if end is None else Fraction(end * configuration.batches, self._grid)
 
     def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
         """Whether the caller ends the search."""
@@ -474,13 +476,21 @@ class ConfigurationSearch(interrupts.Interruptible):
 
     # One configuration, or several at once.
 
-    def _solve_all(self, configurations: Iterable[Configuration], level: int) -> int:
+    def _solve_all(
+        self,
+        configurations: Iterable[Configuration],
+        level: int,
+        *,
+        ignore_deadline: bool = False,
+    ) -> int:
         """Search open configurations, several at once if possible; return how many were searched.
 
-        A search alone has all workers.
+        Each search has `level` rounds of all methods, from the best schedules. A search alone has
+        all workers. `ignore_deadline`: search also after the deadline.
         """
         entered: list[Configuration] = []
-        tasks = self._open_tasks(configurations, level, entered)
+        enters = partial(self._enter, level=level, ignore_deadline=ignore_deadline)
+        tasks = self._open_tasks(filter(enters, configurations), level, entered)
         min_workers = METHOD_WORKERS if level else 1
         try:
             for task in tasks:
@@ -502,15 +512,13 @@ class ConfigurationSearch(interrupts.Interruptible):
     ) -> Iterator[tuple[Configuration, SearchTask]]:
         """Searches of open configurations; `entered` gets those that would be searched."""
         for configuration in configurations:
-            before = configuration.level
-            if self._enter(configuration, level):
-                entered.append(configuration)
-                if self._is_open(configuration):
-                    self._waiting[configuration.key] = configuration, before
-                    configuration.level = level
-                    yield configuration, self._tasks.rounds(configuration, level, self._left)
-                else:
-                    self.state.raise_bound()
+            entered.append(configuration)
+            if self._is_open(configuration):
+                self._waiting[configuration.key] = configuration, configuration.level
+                configuration.level = level
+                yield configuration, self._tasks.rounds(configuration, level, self._left)
+            else:
+                self.state.raise_bound()
 
     def _search_at_once(
         self,
@@ -554,25 +562,7 @@ class ConfigurationSearch(interrupts.Interruptible):
             self._processes.close()
             self._processes = None
 
-    def _solve(
-        self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
-    ) -> bool:
-        """Search an open configuration with `level` rounds of all methods, from the best schedules.
-
-        Returns False if it is not open, or was searched with this effort. `ignore_deadline`: search
-        also after the deadline.
-        """
-        if not self._enter(configuration, level, ignore_deadline=ignore_deadline):
-            return False
-        if self._is_open(configuration):
-            configuration.level = level
-            self._search(configuration, self._tasks.rounds(configuration, level, self._left))
-        self.state.raise_bound()
-        return True
-
-    def _enter(
-        self, configuration: Configuration, level: int, *, ignore_deadline: bool = False
-    ) -> bool:
+    def _enter(self, configuration: Configuration, level: int, *, ignore_deadline: bool) -> bool:
         """Whether a configuration is to be searched with an effort, before its one-device bounds.
 
         Counts the search, and includes these bounds.
@@ -633,10 +623,9 @@ class ConfigurationSearch(interrupts.Interruptible):
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
         best = self.state.value
-        values = [value, None if best is None else Fraction(best, self._grid)]
-        known = (each for each in values if each is not None)
+        value = min_known((value, None if best is None else Fraction(best, self._grid)))
         bound = Fraction(self.state.lower_bound, self._grid)
-        return Progress(self._options.deadline.spent, phase, min(known, default=None), bound)
+        return Progress(self._options.deadline.spent, phase, value, bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         value = None if state.value is None else state.value / configuration.batches

@@ -139,12 +139,12 @@ class DaskEngine:
             return STOPPED
         try:
             done: Done = future.result(timeout=FETCH)
+            theirs = done.version
         except TimeoutError:
             return None
         except Exception as error:
             return Done(failed=_cause(error))
-        if done.result is not None and done.result.version != self._version:
-            theirs = done.result.version
+        if theirs != self._version:
             return Done(failed=f"its worker has ppopt {theirs}, not {self._version} as here")
         return done
 
