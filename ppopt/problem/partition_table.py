@@ -136,7 +136,7 @@ class PartitionTable:
         """Costs of the layers for one slice, at speed 1."""
         self._sized = sized
         """Delays that follow from the sizes of outputs, by field and number of layers before."""
-        self._delays = self._delays_by_cut(pipeline)
+        self.delays_by_cut = self._delays_by_cut(pipeline)
         """Delay after a stage, by the number of layers before: `[way, route, stage, number]`."""
         self._in_weight = pipeline.first_backward is FirstBackward.WEIGHT
 
@@ -248,7 +248,7 @@ class PartitionTable:
         In ticks at speed 1.
         """
         stage = np.arange(len(high)).reshape(-1, *(1,) * (high.ndim - 1))
-        links = self._delays[:, :, stage, high].reshape(-1, *high.shape[1:])
+        links = self.delays_by_cut[:, :, stage, high].reshape(-1, *high.shape[1:])
         return np.concatenate([np.zeros_like(links[:1]), links])
 
     @property
@@ -262,7 +262,7 @@ class PartitionTable:
 
         The slices of a microbatch count as microbatches.
         """
-        delays = int(self._delays.max(axis=-1).sum()) * self.devices.ratio
+        delays = int(self.delays_by_cut.max(axis=-1).sum()) * self.devices.ratio
         slowest = {Unit.TIME: int(self.devices.of_stages.max()), Unit.MEMORY: 1}
         for unit, added in ((Unit.TIME, delays), (Unit.MEMORY, 0)):
             sums = (self.layers.total(cost.field) for cost in _ADDED if cost.unit is unit)
@@ -290,7 +290,7 @@ class PartitionTable:
         durations = np.concatenate([time * slowness for time in stages.durations])
         allocated, freed = np.concatenate(stages.allocates), np.concatenate(stages.frees)
         at_once = np.where(durations == 0, np.minimum(allocated, freed), 0)
-        static = np.tile(costs["static"], (len(self._delays[0]), 1))
+        static = np.tile(costs["static"], (len(self.delays_by_cut[0]), 1))
         columns = (
             durations,
             self.delays(high) * self.devices.ratio,

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from random import Random
 
+import numpy as np
+
+from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.partitions.space import CutDelays, LayerTicks, PartitionSpace
+from ppopt.solver.partitions.space import TIMES, PartitionSpace
 
 PLACEMENTS = ((0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0), (0, 1, 0))
 """Device of every stage: linear, reversed, V, interleaved, one device, and one with no program."""
@@ -20,14 +24,14 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
     partial, weight = ([rng.randint(shortest, 5) for _ in range(count)] for _ in range(2))
     activation = [rng.randint(1, 4) for _ in range(count)]
     signed = rng.random() < 0.5
-    layers = LayerTicks(
-        forward=tuple(rng.randint(1, 5) for _ in range(count)),
-        backward_input=tuple(partial),
-        weight=tuple(weight),
-        backward=tuple(map(sum, zip(partial, weight, strict=True))),
-        activation=tuple(activation),
-        memory_b=tuple(rng.randint(-a, 3) if signed else 0 for a in activation),
-        static=tuple(rng.randint(0, 3) for _ in range(count)),
+    layers = layer_costs(
+        [rng.randint(1, 5) for _ in range(count)],
+        partial,
+        weight,
+        list(map(sum, zip(partial, weight, strict=True))),
+        activation,
+        [rng.randint(-a, 3) if signed else 0 for a in activation],
+        [rng.randint(0, 3) for _ in range(count)],
     )
     whole = rng.random() < 0.3
     settings: dict[str, object] = {
@@ -43,7 +47,12 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
     )  # type: ignore[arg-type]
 
 
-def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> CutDelays:
+def layer_costs(*rows: Sequence[int]) -> dict[str, Sequence[int]]:
+    """Costs of layers: the times of F, B, W and BW, activation, change by B, and static memory."""
+    return dict(zip((*TIMES, "activation", "memory_b", "static"), rows, strict=True))
+
+
+def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Ints:
     """Delays by p2p time, or by the output of every layer."""
     by_size = rng.random() < 0.5
     rows = []
@@ -52,19 +61,21 @@ def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> CutDelays:
         times = tuple(rng.randint(0, 3) if by_size else time for _ in range(count + 1))
         none = (0,) * (count + 1)
         rows.append(tuple(times if before != after else none for before, after in pairwise(hosts)))
-    return CutDelays(*rows)
+    return np.array(rows)
 
 
-def _limits(rng: Random, layers: LayerTicks, devices: int) -> tuple[int, ...]:
-    mean = (sum(layers.activation) + sum(layers.static)) / devices
+def _limits(rng: Random, layers: dict[str, Sequence[int]], devices: int) -> tuple[int, ...]:
+    mean = (sum(layers["activation"]) + sum(layers["static"])) / devices
     return tuple(int(mean * rng.uniform(0.7, 2.5)) for _ in range(devices))
 
 
 def pipeline_of(space: PartitionSpace, counts: tuple[int, ...]) -> Pipeline:
     """The pipeline of one partition."""
-    costs = {name: _sums(row, counts) for name, row in space.layers._asdict().items()}
+    costs = {name: _sums(row, counts) for name, row in space.layers.items()}
     cuts = list(accumulate(counts))[:-1]
-    down, up = ([row[cut] for row, cut in zip(rows, cuts, strict=True)] for rows in space.delays)
+    down, up = (
+        [row[cut] for row, cut in zip(rows, cuts, strict=True)] for rows in space.delays.tolist()
+    )
     return Pipeline(
         stages=len(counts),
         batches=space.batches,
@@ -76,6 +87,6 @@ def pipeline_of(space: PartitionSpace, counts: tuple[int, ...]) -> Pipeline:
     )
 
 
-def _sums(row: tuple[int, ...], counts: tuple[int, ...]) -> list[int]:
+def _sums(row: Sequence[int], counts: tuple[int, ...]) -> list[int]:
     ends = [sum(counts[: stage + 1]) for stage in range(len(counts))]
     return [sum(row[end - count : end]) for end, count in zip(ends, counts, strict=True)]

@@ -341,14 +341,14 @@ class _Device:
     def _down(self, first: int) -> Ints:
         """From the start of F of a hosted stage to the end of F of the last one."""
         low, high = self.hosted[first], self.hosted[-1]
-        links = _between(self.space.delays.forward, low.stage, high.stage)
+        links = int(self.space.min_delays[0, low.stage : high.stage].sum())
         own = np.asarray(sum(self.forward[first:]))
         return np.asarray(own + self._between_hosted(self.space.sums.forward, first) + links)
 
     def _up(self, last: int) -> Ints:
         """From the start of the backward of a hosted stage to that of the first one."""
         low, high = self.hosted[0], self.hosted[last]
-        links = _between(self.space.delays.backward, low.stage, high.stage)
+        links = int(self.space.min_delays[1, low.stage : high.stage].sum())
         own = sum((self._min_gradient_time(k) for k in range(1, last + 1)), start=0 * low.low)
         return np.asarray(
             own + self._between_hosted(self.space.sums.gradient_time, 0, last) + links
@@ -558,8 +558,3 @@ class _Device:
                 need = np.maximum(need, np.where(self.gradient_time[k] > 0, at_b, 0))
                 need = np.maximum(need, np.where(self.weight[k] > 0, self.until_weight[k], 0))
         return np.asarray(self.static + need)
-
-
-def _between(rows: tuple[tuple[int, ...], ...], low: int, high: int) -> int:
-    """Minimum delays between two stages, over all positions of the cuts."""
-    return sum(min(rows[stage][1:-1], default=0) for stage in range(low, high))

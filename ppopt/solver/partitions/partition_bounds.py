@@ -12,7 +12,6 @@ from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, groupby, islice, pairwise, takewhile
 from math import ceil
-from operator import add
 
 import numpy as np
 
@@ -34,7 +33,7 @@ from ppopt.solver.partitions.partition_program import (
     pattern_of,
 )
 from ppopt.solver.partitions.recompute_bounds import chosen_bound, chosen_memory
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+from ppopt.solver.partitions.space import FOREVER, TIMES, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
 """Shares by which the bound of a most even partition may exceed the minimum bound: no single share
@@ -116,35 +115,33 @@ def quick_bound(space: PartitionSpace) -> int:
     at both ends of the round trip. The round trip does not bound the device span if layers have no
     backward.
     """
-    layers, sums = space.layers, space.sums
-    work = sum(layers.forward) + _min_backward(space)
+    sums = space.sums
+    work = int(sums.forward[-1]) + _min_backward(space)
     speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
     mean = ceil((space.batches_of_work or space.batches) * work / sum(speeds))
     if space.span and not space.has_all_backwards:
         return mean
-    delays = sum(min(row[1:-1]) for rows in space.delays for row in rows)
     way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness
-    return max(mean, way + delays)
+    return max(mean, way + int(space.min_delays.sum()))
 
 
 def highest_bound(space: PartitionSpace) -> int:
     """Upper bound on the bounds of all feasible partitions: all work and delays in sequence."""
-    layers, delays = space.layers, space.delays
-    times = layers.forward, layers.backward_input, layers.weight, layers.backward
-    links = sum(max(row) for rows in delays for row in rows)
-    recompute_time = 0 if space.recompute is None else 2 * sum(space.recompute.max_time)
+    links = int(space.delays.max(axis=-1).sum())
+    longest = (max((time for time, _ in own), default=0) for own in space.recompute or ())
+    times = sum(int(np.sum(space.layers[kind])) for kind in TIMES) + 2 * sum(longest)
     slowest = max(space.slowness, default=1)
     batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
-    return batches * (slowest * (sum(map(sum, times)) + recompute_time) + links)
+    return batches * (slowest * times + links)
 
 
 def _min_backward(space: PartitionSpace) -> int:
     """Minimum time of a backward of all layers, each with its faster kind."""
-    layers = space.layers
-    apart = map(add, layers.backward_input, layers.weight)
-    if not space.split:
-        return sum(layers.backward)
-    return sum(map(min, apart, layers.backward)) if space.whole else sum(apart)
+    _, partial, weight, times = (space.layers[kind] for kind in TIMES)
+    if space.split:
+        apart = np.add(partial, weight)
+        times = np.minimum(apart, times) if space.whole else apart
+    return int(np.sum(times))
 
 
 class PartitionBounds(ABC):

@@ -25,7 +25,7 @@ from ppopt.solver.partitions.layer_run_bounds import (
     head_and_work,
     min_memory,
 )
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace, RecomputeTicks
+from ppopt.solver.partitions.space import FOREVER, LayerOptions, PartitionSpace
 
 MAX_POINTS = {1: 16, 2: 4}
 """Maximum number of points of a stage, by the number of stages of its device (2: also more)."""
@@ -137,12 +137,12 @@ def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[
 
 
 @lru_cache(maxsize=8)
-def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Points, Ints]:
+def _table(layers: LayerOptions, longest: int, max_points: int) -> tuple[Points, Ints]:
     """Points of all stages of up to `longest` layers, and the number of different ones.
 
     The indices are [first layer][end][point]; the last point is repeated.
     """
-    count = len(layers.options)
+    count = len(layers)
     shape = (count + 1, count + 1, max_points)
     time, saved = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
     for low in range(count):
@@ -153,10 +153,10 @@ def _table(layers: RecomputeTicks, longest: int, max_points: int) -> tuple[Point
     return Points(time, saved), 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
 
 
-def _growing(layers: RecomputeTicks, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
+def _growing(layers: LayerOptions, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
     rows, points = [], [RecomputeTradeoff(0, 0)]
-    for options in layers.options[low : low + longest]:
+    for options in layers[low : low + longest]:
         added = [
             RecomputeTradeoff(p.time + time, p.saved + saved)
             for time, saved in options

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from math import comb, floor
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,73 +24,38 @@ from ppopt.problem.layer_options import options_of
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.partition_table import PartitionTable, link_number
+from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.spaces import PARTITIONS, RECOMPUTE
 
 FOREVER = 2**60
 """Above every value in ticks."""
+TIMES = ("forward", "backward_input", "weight", "backward")
+"""Times of a layer, by kind of operation."""
 FINEST_WORK = 2**20
 """Largest denominator of `PartitionSpace.batches_of_work`."""
 
 
-class LayerTicks(NamedTuple):
-    """Costs of every layer in forward order, as whole ticks of time or of memory.
-
-    Times are those on a device of slowness 1 (`PartitionSpace.slowness`).
-    """
-
-    forward: tuple[int, ...]
-    backward_input: tuple[int, ...]
-    """Time of B."""
-    weight: tuple[int, ...]
-    """Time of W."""
-    backward: tuple[int, ...]
-    """Time of BW."""
-    activation: tuple[int, ...]
-    """Memory that F allocates and retains."""
-    memory_b: tuple[int, ...]
-    """Signed change of memory by B; W frees the rest."""
-    static: tuple[int, ...]
+LayerOptions = tuple[tuple[tuple[int, int], ...], ...]
+"""Of every layer, time and memory that F does not retain of its options to recompute that save
+memory, in ticks."""
 
 
-class RecomputeTicks(NamedTuple):
-    """Options of layers to recompute, in ticks."""
-
-    options: tuple[tuple[tuple[int, int], ...], ...]
-    """Time, and memory that F does not retain, of the options of a layer that save memory."""
-
-    @property
-    def max_time(self) -> tuple[int, ...]:
-        """Longest recompute of every layer."""
-        return tuple(max((time for time, _ in own), default=0) for own in self.options)
-
-    @property
-    def max_saved(self) -> tuple[int, ...]:
-        """Largest memory that F of every layer does not retain."""
-        return tuple(max((saved for _, saved in own), default=0) for own in self.options)
-
-
-class CutDelays(NamedTuple):
-    """Delays between stages: `[s][l]` between stages s and s + 1 when l layers lie before the cut.
-
-    0 if both stages share a device.
-    """
-
-    forward: tuple[tuple[int, ...], ...]
-    backward: tuple[tuple[int, ...], ...]
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PartitionSpace:
     """All partitions of layers into the stages of a placement, with costs, limits and delays."""
 
-    layers: LayerTicks
+    layers: Mapping[str, Any]
+    """Costs of every layer in forward order, `[layer]`, in ticks: times of F, B, W and BW on a
+    device of slowness 1 (`forward`, `backward_input`, `weight`, `backward`), memory that F
+    allocates (`activation`), its change by B (`memory_b`), and `static` memory."""
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
-    delays: CutDelays
+    delays: Ints
+    """`[way, s, l]`: delay between stages s and s + 1, down and up, if l layers lie before the cut;
+    0 if both stages share a device."""
     batches_of_work: Fraction = ZERO
     """Work of all microbatches, divided by that of the smallest; 0: `batches`."""
     limits: tuple[int, ...] | None = None
@@ -102,7 +68,7 @@ class PartitionSpace:
     """Whether the value is the device span; else it is the makespan."""
     has_all_backwards: bool = True
     """Whether all layers have a backward: the first one is not frozen."""
-    recompute: RecomputeTicks | None = None
+    recompute: LayerOptions | None = None
     """Recompute per layer if it is searched, else None; the costs of the layers exclude it."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
@@ -132,7 +98,7 @@ class PartitionSpace:
     @property
     def num_layers(self) -> int:
         """Number of layers."""
-        return len(self.layers.forward)
+        return len(self.layers["forward"])
 
     @property
     def num_stages(self) -> int:
@@ -161,6 +127,11 @@ class PartitionSpace:
     def unlimited(self) -> PartitionSpace:
         """Return the space without memory limits and without recompute."""
         return replace(self, limits=None, recompute=None)
+
+    @cached_property
+    def min_delays(self) -> Ints:
+        """Minimum delays between stages over all positions of the cuts: `[way, s]`."""
+        return np.asarray(self.delays[..., 1:-1].min(axis=-1, initial=FOREVER))
 
     @cached_property
     def sums(self) -> LayerPrefixSums:
@@ -205,18 +176,15 @@ class LayerPrefixSums(NamedTuple):
     @classmethod
     def of(cls, space: PartitionSpace) -> LayerPrefixSums:
         """Add up the costs of a space's layers."""
-        layers = space.layers
-        gradient_time: tuple[int, ...] = layers.backward
+        layers, (down, up) = space.layers, space.delays
+        gradient_time = layers["backward"]
         if space.split:
-            gradient_time = layers.backward_input
+            gradient_time = layers["backward_input"]
             if space.whole:
-                gradient_time = tuple(map(min, layers.backward_input, layers.backward))
-        down, up = (np.array(rows, np.int64) for rows in space.delays)
-        if space.num_stages == 1:
-            down = up = np.zeros((0, space.num_layers + 1), np.int64)
-        nothing = (0,) * space.num_layers
-        saved = nothing if space.recompute is None else space.recompute.max_saved
-        rows = {"gradient_time": gradient_time, "saved": saved, **layers._asdict()}
+                gradient_time = np.minimum(gradient_time, layers["backward"])
+        options = space.recompute or ((),) * space.num_layers
+        saved = [max((saved for _, saved in own), default=0) for own in options]
+        rows = {"gradient_time": gradient_time, "saved": saved, **layers}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
             for name, row in rows.items()
@@ -287,21 +255,18 @@ def space_of(problem: Problem) -> PartitionSpace:
     ):
         kind = BackwardKind.SPLIT
     return PartitionSpace(
-        layers=LayerTicks(
-            **{
-                field: _times(durations, time)
-                for field, durations in zip(LayerTicks._fields[:4], single.durations, strict=True)
-            },
-            activation=_times(single.memory_change(OpKind.F), amount),
-            memory_b=_times(single.memory_change(OpKind.B), amount),
-            static=_times(single.costs["static"], static),
-        ),
+        layers={
+            **dict(zip(TIMES, (row * time for row in single.durations), strict=True)),
+            "activation": single.memory_change(OpKind.F) * amount,
+            "memory_b": single.memory_change(OpKind.B) * amount,
+            "static": single.costs["static"] * static,
+        },
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         batches_of_work=_rounded_down(
             exact.total(times for times, _ in pipeline.factors) / shortest
         ),
-        delays=_delays(table, pipeline, shortest.denominator),
+        delays=table.delays_by_cut[:, 0, :-1] * table.devices.ratio * shortest.denominator,
         limits=None if pipeline.limits is None else tuple(limits),
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
@@ -352,39 +317,20 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recomput
     return bool((no_longer & (single.costs["memory_b"] <= 0) & (split <= allocated)).all())
 
 
-def _times(row: Ints, factor: int) -> tuple[int, ...]:
-    return tuple((row * factor).tolist())
-
-
-def _recompute(table: PartitionTable, model: Layers, time: int, memory: int) -> RecomputeTicks:
+def _recompute(table: PartitionTable, model: Layers, time: int, memory: int) -> LayerOptions:
     """Options to recompute of every layer; `time` and `memory` multiply the ticks of the table."""
     per_time, per_memory = (
         table.layers.per_unit[field] * factor
         for field, factor in (("recompute_time", time), ("kept", memory))
     )
-    return RecomputeTicks(
-        map_distinct(
-            lambda layer: tuple(
-                (
-                    int(option.time * per_time),
-                    int((layer.activation - option.retained) * per_memory),
-                )
-                for option in options_of(layer, recompute=True, offload=False)
-                if option.retained < layer.activation
-            ),
-            model.costed,
-        )
-    )
-
-
-def _delays(table: PartitionTable, pipeline: Pipeline, factor: int) -> CutDelays:
-    """Delays down and up on the first route."""
-    cuts = np.arange(len(pipeline.model) + 1)
-    high = np.broadcast_to(cuts, (pipeline.num_stages, len(cuts)))
-    first = [link_number(pipeline, 0, 0, back) for back in (0, 1)]
-    return CutDelays(
-        *(
-            tuple(_times(row, factor) for row in table.delays(high)[low : low + len(high) - 1])
-            for low in first
-        )
+    return map_distinct(
+        lambda layer: tuple(
+            (
+                int(option.time * per_time),
+                int((layer.activation - option.retained) * per_memory),
+            )
+            for option in options_of(layer, recompute=True, offload=False)
+            if option.retained < layer.activation
+        ),
+        model.costed,
     )

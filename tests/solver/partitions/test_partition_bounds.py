@@ -9,6 +9,7 @@ from random import Random
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from ppopt.problem.arrays import Ints
@@ -30,8 +31,8 @@ from ppopt.solver.partitions.partition_bounds import (
 )
 from ppopt.solver.partitions.partition_choice import PartitionOrder
 from ppopt.solver.partitions.partition_program import pattern_of
-from ppopt.solver.partitions.space import FOREVER, CutDelays, LayerTicks, PartitionSpace
-from tests.factories.partitions import draw_space, pipeline_of
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+from tests.factories.partitions import draw_space, layer_costs, pipeline_of
 from tests.oracles import exhaustive
 from tests.oracles.bounds import by_model
 from tests.tiers import first, slow
@@ -103,7 +104,7 @@ def test_the_most_even_partition_is_of_least_squares_within_the_ceiling(seed: in
         return
     ceiling = int(bounds.min_bound * 1.05)
     layers = space.layers
-    each = list(map(sum, zip(layers.forward, layers.backward, strict=True)))
+    each = list(map(sum, zip(layers["forward"], layers["backward"], strict=True)))
     if pattern_of(space) is None:
         each = [1] * len(each)
 
@@ -178,16 +179,9 @@ def test_no_bound_that_an_argument_raises_is_above_the_optimum(
 
 def test_an_earlier_stage_of_a_device_sets_the_pace_of_a_later_one() -> None:
     """Two devices, two stages each: the bound is the optimum, 91 by the pace of stage 0 alone."""
-    layers = LayerTicks(
-        forward=(10, 3, 5, 3, 1),
-        backward_input=(3, 4, 4, 4, 1),
-        weight=(2, 2, 5, 3, 5),
-        backward=(5, 6, 9, 7, 6),
-        activation=(1,) * 5,
-        memory_b=(0,) * 5,
-        static=(0,) * 5,
-    )
-    delays = CutDelays(((3, 0, 0, 0, 3, 1),) * 3, ((2, 0, 0, 0, 3, 2),) * 3)
+    times = (10, 3, 5, 3, 1), (3, 4, 4, 4, 1), (2, 2, 5, 3, 5), (5, 6, 9, 7, 6)
+    layers = layer_costs(*times, (1,) * 5, (0,) * 5, (0,) * 5)
+    delays = np.array((((3, 0, 0, 0, 3, 1),) * 3, ((2, 0, 0, 0, 3, 2),) * 3))
     space = PartitionSpace(
         layers, (0, 1, 0, 1), 3, delays, limits=None, split=True, whole=False, span=False
     )
@@ -197,8 +191,8 @@ def test_an_earlier_stage_of_a_device_sets_the_pace_of_a_later_one() -> None:
 
 
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
-    first, *rest = space.layers.forward
-    layers = space.layers._replace(forward=(first + rng.randint(3, 9), *rest))
+    first, *rest = space.layers["forward"]
+    layers = {**space.layers, "forward": (first + rng.randint(3, 9), *rest)}
     return replace(space, layers=layers, batches=3)
 
 
@@ -224,9 +218,9 @@ def test_stages_alone_never_bound_more_than_a_partition(seed: int) -> None:
 def test_links_by_size_count_at_their_cuts_alone() -> None:
     """Two devices, one microbatch: all work in a chain, and the cheapest of the three cuts."""
     zeros = (0, 0, 0, 0)
-    layers = LayerTicks((1, 1, 1, 1), (1, 1, 1, 1), zeros, (1, 1, 1, 1), zeros, zeros, zeros)
+    layers = layer_costs((1, 1, 1, 1), (1, 1, 1, 1), zeros, (1, 1, 1, 1), zeros, zeros, zeros)
     delays = ((0, 9, 2, 7, 0),)
-    space = PartitionSpace(layers, (0, 1), 1, CutDelays(delays, delays))
+    space = PartitionSpace(layers, (0, 1), 1, np.array((delays, delays)))
     assert bounds_of(space).min_bound == 4 + 4 + 2 * 2
     assert next(bounds_of(space).in_order(12)) == (12, (2, 2))
 
@@ -239,9 +233,9 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
     The least bound is 20, of two layers each; (1, 3) and (3, 1) need 27 on one device alone.
     """
     ones, zeros = (1, 1, 1, 1), (0, 0, 0, 0)
-    layers = LayerTicks(ones, ones, ones, (2, 2, 2, 2), ones, zeros, zeros)
+    layers = layer_costs(ones, ones, ones, (2, 2, 2, 2), ones, zeros, zeros)
     none = ((0,) * 5,)
-    space = PartitionSpace(layers, (0, 1), 3, CutDelays(none, none))
+    space = PartitionSpace(layers, (0, 1), 3, np.array((none, none)))
     assert bounds_of(space).min_bound == 20
     assert list(bounds_of(space).in_order(26)) == [(20, (2, 2))]
 

@@ -10,6 +10,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
+import numpy as np
 import pytest
 
 import ppopt
@@ -23,7 +24,7 @@ from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
-from ppopt.solver.partitions.space import CutDelays, PartitionSpace
+from ppopt.solver.partitions.space import PartitionSpace, space_of
 from tests.clock import SHORT, late, work_clock
 from tests.factories.interruptions import interrupted
 from tests.factories.partitions import draw_space
@@ -36,7 +37,7 @@ OPERATIONS = 13
 
 
 def model_of(space: PartitionSpace) -> ppopt.Model:
-    rows = space.layers._replace(backward=(None,) * space.num_layers)._asdict()
+    rows = {**space.layers, "backward": (None,) * space.num_layers}
     return ppopt.Model(
         [
             ppopt.Layer(**dict(zip(rows, costs, strict=True)), output=3 * index % 5)
@@ -218,8 +219,7 @@ def test_mixed_backwards_are_bounded_too(seed: int) -> None:
     rng = Random(7000 + seed)
     space = small_space(rng)
     objective = "device-span" if space.span else "makespan"
-    none = ((0,) * (space.num_layers + 1),) * (space.num_stages - 1)
-    space = replace(space, delays=CutDelays(none, none))
+    space = replace(space, delays=np.zeros_like(space.delays))
     mixed = bounds_of(replace(space, split=True, whole=True))
     for counts in every_partition(space):
         cut = pipeline(space, list(counts))
@@ -282,3 +282,17 @@ def test_a_device_of_three_times_the_speed_takes_three_times_the_layers() -> Non
     result = ppopt.solve(pipeline, workers=1)
     assert result.status is Status.OPTIMAL and result.pipeline.counts == (6, 2)
     assert result.value == 122
+
+
+@pytest.mark.parametrize("speeds", [[2, 2], ["1.5", "1.5"]])
+def test_bounds_count_whole_delays_whatever_the_speeds(speeds: list[Any]) -> None:
+    """Layers of as many times the work on devices of that speed, with the same delays."""
+    bounds = set()
+    for own in ([1, 1], speeds):
+        layer = {name: 3 * Fraction(own[0]) for name in ("forward", "backward_input", "weight")}
+        pipeline = ppopt.Pipeline(
+            stages=2, batches=2, model=[layer] * 4, device_speed=own, p2p=5, partition="search"
+        )
+        space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+        bounds.add(Fraction(bounds_of(space).min_bound, space.per_unit))
+    assert len(bounds) == 1
