@@ -55,7 +55,8 @@ from ppopt.solver import interrupts
     "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
     "Et*3|(tt|)*2tL (default: search)",
     offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, or all that have an `offload_time` (default: set per layer in the file)",
+    "backward: none, all that have an `offload_time`, or search (chosen with the schedule) "
+    "(default: set per layer in the file)",
 )
 @with_derivation_options(PLAN)
 def plan(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem.layers import Layers
 
-SEARCH_RECOMPUTE = SEARCH_OFFLOAD = "search"
+if TYPE_CHECKING:
+    from ppopt.problem.pipeline import Pipeline
+
+SEARCH = "search"
 """The value of `recompute`, and of `offload`, for a choice made with the schedule."""
 RULES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "full", "selective"),
@@ -20,7 +24,7 @@ L = TypeVar("L", bound=Layers)
 
 def refuse_search(field: str, choice: object, what: str) -> None:
     """Raise InputError if recompute, or offload, is to be searched where `what` does not."""
-    if choice == SEARCH_RECOMPUTE:
+    if choice == SEARCH:
         known = " or ".join(RULES[field])
         raise InputError(f"{field}: {what} does not search it; use {known}, or solve")
 
@@ -34,7 +38,7 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
         return None, model
     if isinstance(choice, tuple):
         return None, model.with_modules(field, choice)
-    if choice not in (*RULES[field], SEARCH_RECOMPUTE) and not _is_set(choice, model):
+    if choice not in (*RULES[field], SEARCH) and not _is_set(choice, model):
         raise InputError(f"{field}: {choice!r} is unknown; use {', '.join(RULES[field])} or search")
     recompute = field == "recompute"
     moves = (
@@ -43,7 +47,7 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     )
     if not (recompute or choice == "none" or any(moves)):
         raise InputError("offload: no layer gives its offload_time; give it in the layers")
-    if choice == SEARCH_RECOMPUTE:
+    if choice == SEARCH:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
 
@@ -52,6 +56,18 @@ def _is_set(choice: Any, model: Layers) -> bool:
     """Whether a choice is a set of modules of the layers, joined by `+`."""
     known = {module.name for layer in model.distinct for module in layer.modules}
     return isinstance(choice, str) and known.issuperset(choice.split("+"))
+
+
+def by_rules(pipeline: Pipeline) -> Iterator[Pipeline]:
+    """Pipelines whose searched recompute and offload follow a rule; what is stated stays.
+
+    First no layer does what is searched, then all recompute that may, then all offload that may.
+    """
+    searched = pipeline.searched_of_layers
+    none: dict[str, Any] = dict.fromkeys(searched, "none")
+    yield replace(pipeline, **none)
+    for field in searched:
+        yield replace(pipeline, **none | {field: RULES[field][1]})
 
 
 def with_modules(field: str, choice: Any, modules: Any) -> Any:

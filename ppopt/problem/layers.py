@@ -189,6 +189,10 @@ class Layers:
             return self.with_modules("recompute", names)
         return self.recomputing(lambda layer: choice == "full" and layer.recomputable)
 
+    def without_choices(self, fields: Iterable[str]) -> Self:
+        """The layers that do nothing of these fields: `recompute`, `offload`."""
+        return self._with(**{field: [False] * len(self) for field in fields})
+
     def with_choice(self, recompute: Mapping[int, Chosen], offload: Mapping[int, Chosen]) -> Self:
         """The layers that recompute, and that offload, exactly this, by index."""
         indices = range(len(self))

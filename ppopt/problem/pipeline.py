@@ -97,7 +97,7 @@ class Pipeline(PipelineFields):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
         if self.recompute_unit is not None:
             model = replace(model, recompute_unit=self.recompute_unit)
-        if self.recompute == "full" and self.offload in ("all", layer_choices.SEARCH_OFFLOAD):
+        if self.recompute == "full" and self.offload in ("all", layer_choices.SEARCH):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
@@ -178,6 +178,12 @@ class Pipeline(PipelineFields):
     def streams(self) -> bool:
         """Whether links are streams: they run what PyTorch posts, in its order."""
         return self.link_mode is LinkMode.STREAMS
+
+    @property
+    def searched_of_layers(self) -> tuple[str, ...]:
+        """Those of `recompute` and `offload` that are searched."""
+        fields = layer_choices.RULES
+        return tuple(field for field in fields if getattr(self, field) == layer_choices.SEARCH)
 
     def refuse_search_of_layers(self, what: str) -> None:
         """Raise InputError if recompute or offload is to be searched where `what` does not."""

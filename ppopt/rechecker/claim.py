@@ -9,7 +9,6 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition import SEARCH
@@ -68,8 +67,8 @@ class Claim(NamedTuple):
             bound=None if bound is None else bound_in_ticks(pipeline, bound),
             devices=(),
             partitions=pipeline.partition == SEARCH,
-            recompute=pipeline.recompute == SEARCH_RECOMPUTE,
-            offload=pipeline.offload == SEARCH_OFFLOAD,
+            recompute=pipeline.recompute == SEARCH,
+            offload=pipeline.offload == SEARCH,
             placements=False,
             orders=False,
             combinations=False,
@@ -179,10 +178,9 @@ def describe_scope(claim: Claim) -> str:
 def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
     """The claim of every configuration that the argument covers."""
     quantified = claim._replace(
-        partitions=argument in (Argument.PARTITIONS, Argument.PARTITIONS_RECOMPUTE),
-        recompute=argument
-        in (Argument.RECOMPUTE, Argument.PARTITIONS_RECOMPUTE, Argument.RECOMPUTE_OFFLOAD),
-        offload=argument in (Argument.OFFLOAD, Argument.RECOMPUTE_OFFLOAD),
+        partitions="partitions" in argument.layer_choices,
+        recompute="recompute" in argument.layer_choices,
+        offload="offload" in argument.layer_choices,
         placements=argument is Argument.PLACEMENTS,
         orders=argument is Argument.ORDERS,
         combinations=argument is Argument.COMBINATIONS,

@@ -13,16 +13,22 @@ from ppopt.schedule.origin import Argument
 _SPACES: Mapping[Argument, str] = {
     Argument.SEARCH: "order of all operations",
     Argument.TRANSFERS: "order of all operations and transfers",
-    Argument.PARTITIONS: "partition",
-    Argument.PARTITIONS_RECOMPUTE: "partition, with any layers that recompute,",
-    Argument.RECOMPUTE: "choice of layers that recompute",
-    Argument.OFFLOAD: "choice of layers that offload",
-    Argument.RECOMPUTE_OFFLOAD: "choice of layers that recompute or offload",
     Argument.PLACEMENTS: "placement",
     Argument.ORDERS: "order of microbatches",
     Argument.COMBINATIONS: "combination of the decisions",
 }
 """What every member of needs as long, by an argument that names no device."""
+
+
+def _space(argument: Argument) -> str:
+    """What every member of needs as long; empty for an argument that names devices."""
+    choices = argument.layer_choices
+    if not choices:
+        return _SPACES.get(argument, "")
+    layers = "layers that " + " or ".join(each for each in choices if each != "partitions")
+    if "partitions" not in choices:
+        return f"choice of {layers}"
+    return f"partition, with any {layers}," if len(choices) > 1 else "partition"
 
 
 def describe_bottleneck(report: ScheduleReport) -> str:
@@ -31,8 +37,8 @@ def describe_bottleneck(report: ScheduleReport) -> str:
     if certificate is None or bound is None:
         return ""
     time = significant(bound, report.time_unit, ROUND_FLOOR)
-    if certificate.argument in _SPACES:
-        return f"no device alone: every {_SPACES[certificate.argument]} needs at least {time}"
+    if space := _space(certificate.argument):
+        return f"no device alone: every {space} needs at least {time}"
     if not certificate.devices:
         return ""
     causes = _joined(_causes(certificate.argument, report))

@@ -177,6 +177,7 @@ def _space(plan: Plan) -> dict[str, Any]:
         "routes": space.fields.get("routes", 1),
         "p2p_time": common_p2p_time(pipeline),
         "configurations": len(plan.rows),
+        **({"offload": SEARCH} if space.searches_offload else {}),
         **({"order": space.order} if Trait.MICROBATCHES in pipeline.traits else {}),
     }
 

@@ -232,6 +232,8 @@ def describe_space(plan: Plan) -> str:
     searched, fixed = [], ["one route" if _routes(plan) == 1 else "two routes"]
     if space.partition == SEARCH:
         searched.append("partition")
+    if space.searches_offload:
+        searched.append("offload")
     tried = [row.configuration for row in plan.rows]
     dimensions: dict[str, tuple[Sequence[object], set[object]]] = {
         "placement": (space.placements, {each.placement for each in tried}),

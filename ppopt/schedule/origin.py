@@ -40,6 +40,11 @@ class Argument(StrEnum):
     """No partition of the model's layers into stages has a smaller value; no devices are named."""
     PARTITIONS_RECOMPUTE = "partitions-recompute"
     """No partition with any choice of recompute has a smaller value; no devices are named."""
+    PARTITIONS_OFFLOAD = "partitions-offload"
+    """No partition with any choice of offload has a smaller value; no devices are named."""
+    PARTITIONS_RECOMPUTE_OFFLOAD = "partitions-recompute-offload"
+    """No partition with any choice of recompute and offload has a smaller value; no devices are
+    named."""
     RECOMPUTE = "recompute"
     """No choice of recompute has a smaller value; no devices are named."""
     OFFLOAD = "offload"
@@ -55,6 +60,12 @@ class Argument(StrEnum):
     devices are named."""
     MEMORY = "memory"
     """No schedule is within the memory limits; no devices are named."""
+
+    @property
+    def layer_choices(self) -> tuple[str, ...]:
+        """Those of `partitions`, `recompute` and `offload` of which it covers every choice."""
+        parts = self.value.split("-")
+        return tuple(part for part in ("partitions", "recompute", "offload") if part in parts)
 
 
 @dataclass(frozen=True)

@@ -6,9 +6,7 @@ from dataclasses import replace
 from enum import Flag, auto
 from typing import TYPE_CHECKING
 
-from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -43,10 +41,8 @@ def open_decisions(pipeline: Pipeline) -> OpenDecisions:
         choices |= OpenDecisions.PLACEMENT
     if pipeline.partition == partition.SEARCH:
         choices |= OpenDecisions.PARTITION
-    if pipeline.recompute == SEARCH_RECOMPUTE:
-        choices |= OpenDecisions.RECOMPUTE
-    if pipeline.offload == SEARCH_OFFLOAD:
-        choices |= OpenDecisions.OFFLOAD
+    for field in pipeline.searched_of_layers:
+        choices |= OpenDecisions[field.upper()]
     return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
 
 
@@ -68,13 +64,8 @@ def choice_of(
         return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True), deadline)
     if OpenDecisions.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
-    if OpenDecisions.PARTITION | OpenDecisions.OFFLOAD in choices:
-        raise NotApplicableError(
-            "offload: search does not go with a search of the partition; search the partition with "
-            "offload none or all, then offload on what is found"
-        )
     if OpenDecisions.PARTITION in choices:
-        return _partitions(problem, deadline, recompute=OpenDecisions.RECOMPUTE in choices)
+        return _partitions(problem, deadline)
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
@@ -102,13 +93,13 @@ def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
     return PlacementProduct(problem, placed, deadline)
 
 
-def _partitions(problem: Problem, deadline: Deadline, *, recompute: bool) -> Choice:
-    if recompute:
-        from ppopt.solver.partitions.partition_recompute_choice import (  # noqa: PLC0415
-            PartitionRecomputeChoice,
+def _partitions(problem: Problem, deadline: Deadline) -> Choice:
+    if problem.pipeline.searched_of_layers:
+        from ppopt.solver.partitions.partition_option_choice import (  # noqa: PLC0415
+            PartitionOptionChoice,
         )
 
-        return PartitionRecomputeChoice(problem, deadline)
+        return PartitionOptionChoice(problem, deadline)
     from ppopt.solver.partitions.partition_choice import PartitionChoice  # noqa: PLC0415
 
     return PartitionChoice(problem, deadline)

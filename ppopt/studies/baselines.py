@@ -15,17 +15,17 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from fractions import Fraction
+from functools import reduce
 from math import inf
-from typing import NamedTuple
+from operator import or_
+from typing import Any, NamedTuple
 
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
@@ -412,14 +412,9 @@ def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
 
 def _chosen(result: Result) -> OpenDecisions:
     """Decisions of a search of a model in layers besides the order, from its proof."""
-    chosen = {
-        Argument.PARTITIONS: OpenDecisions.PARTITION,
-        Argument.RECOMPUTE: OpenDecisions.RECOMPUTE,
-        Argument.PARTITIONS_RECOMPUTE: OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE,
-        Argument.OFFLOAD: OpenDecisions.OFFLOAD,
-        Argument.RECOMPUTE_OFFLOAD: OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD,
-    }
-    return chosen.get(result.certificate.argument, NO_DECISIONS)
+    covered = result.certificate.argument.layer_choices
+    decisions = (OpenDecisions[choice.removesuffix("s").upper()] for choice in covered)
+    return reduce(or_, decisions, NO_DECISIONS)
 
 
 def _pipeline_of(result: Result) -> Pipeline:
@@ -445,11 +440,11 @@ def _with_open(searched: Pipeline, chosen: OpenDecisions) -> Pipeline:
     if not chosen & ~OpenDecisions.PLACEMENT:
         return with_explicit_placement(searched)
     pipeline = replace(with_explicit_placement(searched), mem_limit=searched.limits)
-    if OpenDecisions.RECOMPUTE in chosen:
-        pipeline = replace(pipeline, recompute=SEARCH_RECOMPUTE)
-    if OpenDecisions.OFFLOAD in chosen:
-        pipeline = replace(pipeline, offload=SEARCH_OFFLOAD)
-    return replace(pipeline, partition=SEARCH) if OpenDecisions.PARTITION in chosen else pipeline
+    fields = ("partition", "recompute", "offload")
+    left_open: dict[str, Any] = {
+        field: SEARCH for field in fields if OpenDecisions[field.upper()] in chosen
+    }
+    return replace(pipeline, **left_open)
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

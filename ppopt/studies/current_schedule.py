@@ -18,7 +18,6 @@ from ppopt.formats.typed_values import typed_value
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.layer import Layer
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import BALANCED, SEARCH
@@ -87,7 +86,7 @@ def current_schedule(
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     if current is None:
         if recompute is None:
-            recompute = OPEN_RECOMPUTE if pipeline.recompute == SEARCH_RECOMPUTE else (None,)
+            recompute = OPEN_RECOMPUTE if pipeline.recompute == SEARCH else (None,)
         return _default(pipeline, objective, options, recompute)
     if isinstance(current, Schedule):
         return within("given", schedule_on, current, pipeline, objective)
@@ -135,10 +134,7 @@ def _defaults_of_open(pipeline: Pipeline) -> dict[str, Any]:
     settings: dict[str, Any] = {}
     if pipeline.partition == SEARCH:
         settings["partition"] = BALANCED
-    if pipeline.recompute == SEARCH_RECOMPUTE:
-        settings["recompute"] = None
-    if pipeline.offload == SEARCH_OFFLOAD:
-        settings["offload"] = None
+    settings |= dict.fromkeys(pipeline.searched_of_layers)
     if pipeline.order == SEARCH_ORDER:
         settings["order"] = GIVEN_ORDER
     return settings

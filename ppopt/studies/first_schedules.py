@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
+from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -31,11 +31,11 @@ from ppopt.verifier import checked
 
 
 def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
-    """Schedule of the usual strategy in which as few layers recompute as fit.
+    """Schedule of the usual strategy in which as few layers recompute or offload as fit.
 
-    Nothing if recompute is not searched.
+    Nothing if neither is searched.
     """
-    if first.pipeline.recompute == SEARCH_RECOMPUTE:
+    if first.pipeline.searched_of_layers:
         with suppress(NotApplicableError):
             yield from _after(StrategySearch.evaluate_first, first, first.balanced)
 
@@ -158,11 +158,11 @@ def least_memory_row(space: PlanSpace) -> FirstRow:
     rows = []
     for configuration in sorted(configurations):
         with suppress(NotApplicableError):
-            pipeline = space.pipeline(configuration)
-            problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-            orders = one_at_a_time(problem.instance)
-            schedule = checked(timing.schedule(pipeline, orders), enforce_limit=False)
-            rows.append(FirstRow(configuration._replace(strategy=SEARCHED), schedule))
+            for pipeline in by_rules(space.pipeline(configuration)):
+                problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+                orders = one_at_a_time(problem.instance)
+                schedule = checked(timing.schedule(pipeline, orders), enforce_limit=False)
+                rows.append(FirstRow(configuration._replace(strategy=SEARCHED), schedule))
     return min(rows, key=lambda row: (row.peak, row.configuration))
 
 

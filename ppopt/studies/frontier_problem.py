@@ -15,7 +15,7 @@ from math import floor, inf
 from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS, ZERO
 from ppopt.problem.costs import WORKSPACES
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -33,7 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules, fully_recomputed
+from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
@@ -147,7 +147,8 @@ class FrontierProblem:
     def first_schedules(self, known: Iterable[Schedule], deadline: Deadline) -> Iterator[Schedule]:
         """Schedules of the usual strategy within evenly spaced limits, until the deadline.
 
-        The limits are between the peak with full recompute, or the smallest limit, and the largest
+        The limits are between the smallest peak with recompute and offload by rules, or the
+        smallest limit, and the largest
         peak of `known`. Without a named placement, or without open decisions, there are none.
         """
         pipeline = self.problem.pipeline
@@ -156,9 +157,10 @@ class FrontierProblem:
         if not (named and peaks and has_open_choices(pipeline)):
             return
         low, high = self.limits[0], min(max(peaks), self.limits[-1])
-        if pipeline.recompute == SEARCH_RECOMPUTE:
-            full = FirstSchedules(fully_recomputed(pipeline), self.problem.objective)
-            low = min((self.point(schedule)[0] for schedule in full.usual()), default=low)
+        if pipeline.searched_of_layers:
+            by_rule = (FirstSchedules(own, self.problem.objective) for own in by_rules(pipeline))
+            usual = (self.point(schedule)[0] for first in by_rule for schedule in first.usual())
+            low = min(usual, default=low)
         for step in range(NUM_FIRST_LIMITS, -1, -1):
             if deadline.over:
                 return
@@ -344,8 +346,8 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     """Pipelines whose open decisions are fixed by rules.
 
-    The partition is `balanced`, stages are placed in turn, microbatches run as listed. First no
-    layer recomputes or offloads, then all recompute, then all offload.
+    The partition is `balanced`, stages are placed in turn, microbatches run as listed; for
+    recompute and offload see `by_rules`.
     """
     if not open_decisions(pipeline):
         yield pipeline
@@ -356,17 +358,4 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
         chosen = chosen.reordered(range(pipeline.batches))
     if pipeline.placement == placement.SEARCH:
         chosen = chosen.placed(pipeline.hosts[0])
-    chooses_recompute, chooses_offload = (
-        pipeline.recompute == SEARCH_RECOMPUTE,
-        pipeline.offload == SEARCH_OFFLOAD,
-    )
-    with_neither = replace(
-        chosen,
-        recompute="none" if chooses_recompute else None,
-        offload="none" if chooses_offload else None,
-    )
-    yield with_neither
-    if chooses_recompute:
-        yield replace(with_neither, recompute="full")
-    if chooses_offload:
-        yield replace(with_neither, offload="all")
+    yield from by_rules(chosen)

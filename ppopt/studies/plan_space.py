@@ -11,7 +11,6 @@ from typing import Any, NamedTuple, TypeVar
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
-from ppopt.problem.layer_choices import refuse_search
 from ppopt.problem.layer_options import sets_of_all
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -99,7 +98,6 @@ class PlanSpace:
         object.__setattr__(self, "model", self._model_of_runtime())
         _check("placement", self.placements, PLACEMENTS)
         self._check_recompute()
-        refuse_search("offload", self.fields.get("offload"), "a plan")
         for name in ("batches", "chunks"):
             if not getattr(self, name):
                 raise InputError(f"{name}: the list is empty")
@@ -118,6 +116,11 @@ class PlanSpace:
 
     def _check_strategies(self) -> None:
         _check("runtime", (self.runtime,), RUNTIMES)
+        if self.searches_offload and self.runtime not in (ANY_RUNTIME, "primus"):
+            raise InputError(
+                f"offload: search knows no --runtime {self.runtime}; use none or all, or leave "
+                "--runtime out"
+            )
         if not self.strategies:
             raise InputError("strategies: the list is empty")
         names = map(canonical_name, self.strategies)
@@ -164,6 +167,11 @@ class PlanSpace:
         return known.issuperset(choice.split("+"))
 
     @property
+    def searches_offload(self) -> bool:
+        """Whether offload is chosen per stage with the schedule."""
+        return bool(self.fields.get("offload") == SEARCH)
+
+    @property
     def order(self) -> Any:
         """Order of the microbatches of every configuration, as `ppopt.Pipeline` takes it."""
         return self.fields.get("order", GIVEN_ORDER)
@@ -203,6 +211,9 @@ class PlanSpace:
         Raises NotApplicableError if there is none.
         """
         recompute = configuration.recompute
+        fields = dict(self.fields)
+        if recompute == "full" and self.searches_offload:
+            fields["offload"] = "none"
         with not_applicable():
             pipeline = self.model.pipeline(
                 devices=self.devices,
@@ -211,7 +222,7 @@ class PlanSpace:
                 chunks=configuration.chunks,
                 partition=self.partition,
                 recompute=None if recompute == AS_GIVEN else recompute,
-                **self.fields,
+                **fields,
             )
         set_fields(pipeline, grid=lcm(*self.batches) * pipeline.grid)
         if self.runtime == "megatron":

@@ -9,8 +9,9 @@ they differ, M is the sum of their factors on times, and for memory that of the 
   end of its B or BW. In between, F and B or BW of all layers from l on run one after the other. So
   the sum over layers of M x activation x live time is at most (sum of limits - sum of static) x T.
 
-A layer that recomputes keeps less memory and works longer. The bound is the minimum, over all
-choices of layers that recompute (even fractions of a layer), of the maximum of both.
+A layer that recomputes keeps less memory and works longer; one that offloads keeps less memory, and
+its moves count no time. The bound is the minimum, over all choices of layers that recompute or
+offload (even fractions of a layer), of the maximum of both.
 """
 
 from __future__ import annotations
@@ -28,8 +29,8 @@ from ppopt.problem.layer_options import convex_hull, option_of, options_of
 from ppopt.studies.plan_space import PlanSpace
 
 
-class _Recompute(NamedTuple):
-    """Effect of recompute of a layer on both bounds."""
+class _Saving(NamedTuple):
+    """Effect of an option of a layer on both bounds."""
 
     work: Fraction
     """Time by which the bound by work grows."""
@@ -44,7 +45,7 @@ def quick_bound(
 ) -> Fraction | None:
     """Lower bound of the makespan; None: no schedule is within the memory limits of the devices.
 
-    The space has one batch count, one route, devices of one speed and no offload. `factors` are
+    The space has one batch count, one route and devices of one speed. `factors` are
     those on the times and the memory of every microbatch; empty: 1.
     """
     layers, devices = space.model.costed, space.devices
@@ -61,26 +62,29 @@ def quick_bound(
         return None
     per_headroom = in_memory / headroom if headroom else ZERO
     changes = [
-        _Recompute(batches * added / devices, per_headroom * time * saved)
+        _Saving(batches * added / devices, per_headroom * time * saved)
         for time, layer in zip(times, layers, strict=True)
-        for added, saved in _steps(layer, full=set(space.recompute) == {"full"})
+        for added, saved in _steps(layer, space)
     ]
-    return _min_maximum(work / devices, per_headroom * memory_time, changes, space.recompute)
+    required = {*space.recompute} == {"full"}
+    return _min_maximum(work / devices, per_headroom * memory_time, changes, required=required)
 
 
-def _steps(layer: Layer, *, full: bool) -> list[tuple[Fraction, Fraction]]:
-    """Time and memory of the steps from no recompute to the largest savings of a layer.
+def _steps(layer: Layer, space: PlanSpace) -> list[tuple[Fraction, Fraction]]:
+    """Time and memory of the steps from no option of a layer to its largest savings.
 
-    `full`: the one step to a recompute of the whole layer. The steps lie on the convex hull of its
-    options.
+    The steps lie on the convex hull of its options. If the space has full recompute alone, there is
+    the one step to a recompute of the whole layer.
     """
-    if full:
+    modes = {*space.recompute}
+    if modes == {"full"}:
         return [(layer.recompute_time, layer.saved)] if layer.saved else []
-    bare = option_of(layer.having(recompute=False))
-    hull = [bare, *convex_hull(options_of(layer, recompute=True, offload=False))]
+    searched = {"recompute": modes != {"none"}, "offload": space.searches_offload}
+    bare = layer.having(**{field: False for field, is_open in searched.items() if is_open})
+    options = (own._replace(moving=ZERO) for own in options_of(layer, **searched))
     return [
-        (after.time - before.time, before.retained - after.retained)
-        for before, after in pairwise(hull)
+        (after.time - before.time, before.resident - after.resident)
+        for before, after in pairwise([option_of(bare), *convex_hull(options)])
     ]
 
 
@@ -99,16 +103,14 @@ def _live_times(layers: Sequence[Layer]) -> list[Fraction]:
 
 
 def _min_maximum(
-    work: Fraction, memory: Fraction, changes: Sequence[_Recompute], modes: Sequence[str]
+    work: Fraction, memory: Fraction, changes: Sequence[_Saving], *, required: bool
 ) -> Fraction:
-    """Minimum over the allowed choices of recompute of the maximum of both bounds."""
-    if set(modes) == {"full"}:
+    """Minimum over the choices of layers of the maximum of both bounds; all if `required`."""
+    if required:
         work += sum(change.work for change in changes)
         memory -= sum(change.memory for change in changes)
         return max(work, memory)
-    if set(modes) == {"none"}:
-        return max(work, memory)
-    for change in sorted(changes, key=_saving, reverse=True):
+    for change in sorted(changes, key=_rate, reverse=True):
         if work >= memory:
             break
         if work + change.work > memory - change.memory:
@@ -117,6 +119,6 @@ def _min_maximum(
     return max(work, memory)
 
 
-def _saving(change: _Recompute) -> Fraction | float:
-    """Memory that recompute saves per added time."""
+def _rate(change: _Saving) -> Fraction | float:
+    """Memory that an option saves per added time."""
     return change.memory / change.work if change.work else inf

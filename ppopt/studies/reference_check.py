@@ -28,11 +28,6 @@ workers."""
 
 
 _CLAIMED_OVER = {
-    Argument.PARTITIONS: "partitions",
-    Argument.RECOMPUTE: "choices of recompute",
-    Argument.PARTITIONS_RECOMPUTE: "partitions and choices of recompute",
-    Argument.OFFLOAD: "choices of offload",
-    Argument.RECOMPUTE_OFFLOAD: "choices of recompute and offload",
     Argument.PLACEMENTS: "placements",
     Argument.ORDERS: "orders of the microbatches",
     Argument.COMBINATIONS: "combinations of decisions",
@@ -180,7 +175,12 @@ def _not_repeated(reference: Schedule) -> tuple[str, ...]:
 def _claimed_over(reference: Schedule) -> str | None:
     """What the bound of a file quantifies over besides orders; None if nothing."""
     certificate = reference.origin.certificate
-    return None if certificate is None else _CLAIMED_OVER.get(certificate.argument)
+    if certificate is None:
+        return None
+    texts = {"partitions": "partitions"}
+    covered = certificate.argument.layer_choices
+    of_layers = [texts.get(choice, f"choices of {choice}") for choice in covered]
+    return " and ".join(of_layers) or _CLAIMED_OVER.get(certificate.argument)
 
 
 def _searched(reference: Schedule) -> bool:

@@ -12,7 +12,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import model_json, pipeline_json
 from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.layer_choices import RULES
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
@@ -129,21 +129,19 @@ class SolveJob:
             requested = replace(requested, partition=chosen.counts, mem_limit=limits)
         if requested.order_is_open and isinstance(chosen.order, tuple):
             requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
-        chooses_recompute, chooses_offload = (
-            requested.recompute == SEARCH_RECOMPUTE,
-            requested.offload == SEARCH_OFFLOAD,
-        )
-        if chooses_recompute or chooses_offload:
+        if searched := requested.searched_of_layers:
             layers = chosen.model.layers if chosen.model else ()
             if len(layers) != len(requested.model.layers):
                 raise InputError("layers: they are not those that are asked for")
             own = requested.model.layers
             model = requested.model.with_choice(
-                {
-                    n: layer.recompute
-                    for n, layer in enumerate(layers if chooses_recompute else own)
-                },
-                {n: layer.offload for n, layer in enumerate(layers if chooses_offload else own)},
+                **{
+                    field: {
+                        n: getattr(layer, field)
+                        for n, layer in enumerate(layers if field in searched else own)
+                    }
+                    for field in RULES
+                }
             )
             requested = replace(
                 requested, model=model, recompute=None, offload=None, partition=chosen.counts,

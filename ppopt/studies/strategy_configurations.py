@@ -17,7 +17,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
@@ -61,14 +60,10 @@ class StrategyConfigurations:
         """Whether configurations were enumerated in the order of bounds."""
         self.cut = placed.partition == SEARCH
         """Whether the partition is searched."""
-        recompute, offload = placed.recompute == SEARCH_RECOMPUTE, placed.offload == SEARCH_OFFLOAD
-        limited = placed.limits is not None
-        self.optional = recompute or offload
+        self.optional = bool(placed.searched_of_layers)
         """Whether recompute or offload is searched; without a limit, every stage has one option."""
-        self.offloaded = offload and limited
-        self._options = StageOptions(
-            placed.model, limited=limited, full=True, recompute=recompute, offload=offload
-        )
+        self.offloaded = "offload" in placed.searched_of_layers and placed.limits is not None
+        self._options = StageOptions(placed, full=True)
         self.base = replace(
             placed, model=self._options.bare, recompute=None, offload=None,
             partition=placed.counts, mem_limit=placed.limits,

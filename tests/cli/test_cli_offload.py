@@ -63,11 +63,10 @@ def test_layers_without_backward_do_neither(tmp_path: Path, flags: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        ("solve --partition search --offload search", "does not go with a search of the partition"),
         ("solve --recompute full --offload search", "does not go with recompute full"),
         ("solve --recompute full --offload all", "does not go with recompute full"),
         ("solve --routes 2 --offload search", "search knows no routes above 1; give none or all"),
-        ("plan --offload search", "a plan does not search it; use none or all"),
+        ("plan --offload search --runtime torch", "search knows no --runtime torch"),
         ("solve --offload some", "'some' is unknown; use none, all or search"),
     ],
 )
@@ -85,6 +84,20 @@ def test_a_plan_keeps_the_link_to_the_host(config: Path) -> None:
     saved = config.with_name("plan.json")
     done(line, "-o", saved)
     assert json.loads(saved.read_text())["pipeline"]["host_link"] == "shared"
+
+
+@pytest.mark.slow
+def test_a_plan_chooses_partition_recompute_and_offload_together(tmp_path: Path) -> None:
+    """Recompute alone takes 46, see `solve`; a layer that moves in place of it saves 2."""
+    layer = {"forward": 2, "activation": 1, "count": 4, "recompute_time": 2, "offload_time": 1}
+    model, saved = tmp_path / "model.json", tmp_path / "best.json"
+    model.write_text(json.dumps({"stages": 2, "batches": 3, "layers": [layer]}))
+    line = f"plan --config {model} --mem-limit 3 --placement linear --workers 1 --time-limit 600"
+    plan = json_of(f"{line} --offload search -o {saved}")
+    assert (plan["status"], plan["value"], plan["offload"]) == ("optimal", 44, [1, 0])
+    assert plan["space"]["offload"] == "search"
+    assert "confirmed" in done("verify", "--bound", saved).out
+    assert json_of(f"{line} --offload none")["value"] == 46
 
 
 def test_an_order_for_pytorch_says_that_nothing_moves(tmp_path: Path) -> None:

@@ -12,7 +12,6 @@ from fractions import Fraction
 from itertools import combinations, pairwise, product
 
 from ppopt.problem import placement
-from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.models import sets_that_recompute
@@ -39,7 +38,7 @@ def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
     elif pipeline.partition == SEARCH:
         for counts in partitions(len(pipeline.model), pipeline.num_stages):
             yield from configurations(replace(pipeline, partition=counts))
-    elif pipeline.recompute == SEARCH_RECOMPUTE:
+    elif pipeline.recompute == SEARCH:
         layers = pipeline.model.layers
         for chosen in sets_that_recompute(pipeline.model):
             chosen_layers = (

@@ -1,4 +1,4 @@
-"""The least value over every choice of layers that offload or recompute, by every schedule."""
+"""The least value over every partition and choice of what layers do, by every schedule."""
 
 from __future__ import annotations
 
@@ -9,11 +9,19 @@ from itertools import product
 
 from ppopt import Pipeline
 from ppopt.problem.layer import Layer
+from tests.oracles.configurations import partitions
 from tests.oracles.gradient_exhaustive import least_value
 
 
 def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline with every choice of its layers, one by one: each does one thing at most."""
+    """The pipeline with every partition and choice of its layers that are searched.
+
+    A layer, or else each of its modules, does one thing at most.
+    """
+    if pipeline.partition == "search":
+        for counts in partitions(len(pipeline.model), pipeline.num_stages):
+            yield from every_choice(replace(pipeline, partition=counts))
+        return
     recompute, offload = pipeline.recompute == "search", pipeline.offload == "search"
 
     def ways(layer: Layer) -> list[Layer]:
@@ -27,11 +35,30 @@ def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
             layers.append(replace(bare, recompute=True))
         if offload and layer.offload_time and not bare.recompute:
             layers.append(replace(bare, offload=True))
+        if recompute and offload and not (bare.recompute or bare.offload):
+            layers += [replace(bare, **sets) for sets in module_sets(layer)]
         return layers
 
     for layers in product(*map(ways, pipeline.model.layers)):
         model = replace(pipeline.model, layers=layers)
-        yield replace(pipeline, model=model, offload=None, recompute=None)
+        yield replace(
+            pipeline, model=model, offload=None, recompute=None, partition=pipeline.counts
+        )
+
+
+def module_sets(layer: Layer) -> Iterator[dict[str, tuple[str, ...]]]:
+    """What the modules of a layer may do: of two, one inside the other, at most one does."""
+    for roles in product(("", "recompute", "offload"), repeat=len(layer.modules)):
+        does = [(own, role) for own, role in zip(layer.modules, roles, strict=True) if role]
+        timed = all(
+            own.time is not None if role == "recompute" else own.offload_time for own, role in does
+        )
+        names = {own.name for own, _ in does}
+        if timed and does and not any(own.inside in names for own, _ in does):
+            yield {
+                field: tuple(own.name for own, role in does if role == field)
+                for field in ("recompute", "offload")
+            }
 
 
 def least_of_all(pipeline: Pipeline, *, whole: bool, span: bool = False) -> Fraction | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -21,8 +22,23 @@ from tests.tiers import examples
 
 
 @st.composite
+def modules(draw: st.DrawFn, activation: int) -> list[dict[str, Any]]:
+    """One or two modules that recompute or move; the second may be inside the first."""
+    attention = {
+        "name": "attention",
+        "memory": activation,
+        "time": draw(st.integers(0, 1)),
+        "offload_time": draw(st.integers(0, 1)),
+    }
+    softmax = {"name": "softmax", "memory": 1, "time": draw(st.integers(0, 1)), "offload_time": 1}
+    if activation == 1 or draw(st.booleans()):
+        return [attention, softmax | {"inside": "attention"}]
+    return [attention | {"memory": activation - 1}, softmax]
+
+
+@st.composite
 def pipelines(draw: st.DrawFn) -> Pipeline:
-    """Two or three layers on one or two stages, of a microbatch or two."""
+    """Two or three layers on one or two stages, of a microbatch or two; the last has modules."""
     stages = draw(st.integers(1, 2))
     count, batches = draw(st.sampled_from(((2, 2), (3, 1)) if stages == 1 else ((2, 1), (3, 1))))
     layers = []
@@ -41,12 +57,14 @@ def pipelines(draw: st.DrawFn) -> Pipeline:
             }
         )
     layers[0] |= {"offload_time": 1, "offload_memory": 1}
+    if draw(st.booleans()):
+        layers[-1]["modules"] = draw(modules(layers[-1]["activation"]))
     choices = draw(st.sampled_from((("search", None), ("search", "search"), ("search", "none"))))
     return Pipeline(
         stages=stages,
         batches=batches,
         model=layers,
-        partition=[count] if stages == 1 else [1, count - 1],
+        partition=draw(st.sampled_from(([count] if stages == 1 else [1, count - 1], "search"))),
         host_link=draw(st.sampled_from(("duplex", "shared"))),
         offload=choices[0],
         recompute=choices[1],
@@ -64,6 +82,7 @@ def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bo
 @given(pipelines())
 @examples(12)
 def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> None:
+    pipeline = replace(pipeline, partition=pipeline.counts)
     choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     if not all(choice.devices):
         assert least_of_all(pipeline, whole=True) is None

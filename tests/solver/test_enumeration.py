@@ -38,7 +38,7 @@ COMPLETE_AT = {
     f"{CHOICES}/single.py": 1,
     f"{CHOICES}/product.py": 1,
     f"{PARTITIONS}/partition_choice.py": 3,
-    f"{PARTITIONS}/partition_recompute_choice.py": 1,
+    f"{PARTITIONS}/partition_option_choice.py": 1,
     "solver/microbatch_orders/order_choice.py": 3,
     "solver/placements/space.py": 1,
     "solver/recompute/recompute_choice.py": 1,

@@ -7,7 +7,6 @@ from operator import or_
 import pytest
 
 from ppopt import Objective, Pipeline, Status, compare, solve
-from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
@@ -18,7 +17,6 @@ from ppopt.strategies import registry
 NAMES = {
     OpenDecisions.PARTITION: "partition",
     OpenDecisions.RECOMPUTE: "recompute",
-    OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE: "partition with recompute",
     OpenDecisions.OFFLOAD: "offload",
     OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD: "recompute and offload",
     OpenDecisions.ORDER: "order",
@@ -29,11 +27,20 @@ NAMES = {
     OpenDecisions.PLACEMENT
     | OpenDecisions.RECOMPUTE
     | OpenDecisions.OFFLOAD: "placement with recompute and offload",
-    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE: (
-        "placement with partition with recompute"
-    ),
 }
 """Names of the candidates, as results say them."""
+OF_LAYERS = (
+    OpenDecisions.RECOMPUTE,
+    OpenDecisions.OFFLOAD,
+    OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD,
+)
+NAMES |= {OpenDecisions.PARTITION | own: f"partition with {NAMES[own]}" for own in OF_LAYERS}
+NAMES |= {
+    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION | own: (
+        f"placement with partition with {NAMES[own]}"
+    )
+    for own in OF_LAYERS
+}
 NAMES |= {
     choices | OpenDecisions.ORDER: f"{name} with order"
     for choices, name in NAMES.items()
@@ -55,10 +62,6 @@ def candidates(asked: Pipeline, further: OpenDecisions = NO_DECISIONS) -> Choice
     return choice_of(problem, Deadline.after(60), further)
 
 
-REFUSED = OpenDecisions.PARTITION | OpenDecisions.OFFLOAD
-"""What is not chosen together, whatever else is."""
-
-
 def test_every_choice_is_in_the_table() -> None:
     every = {
         reduce(
@@ -68,15 +71,7 @@ def test_every_choice_is_in_the_table() -> None:
         )
         for some in product((False, True), repeat=len(OpenDecisions))
     }
-    assert {*NAMES, NO_DECISIONS} == {choices for choices in every if REFUSED not in choices}
-
-
-@pytest.mark.parametrize(
-    "further", [NO_DECISIONS, OpenDecisions.RECOMPUTE, OpenDecisions.PLACEMENT], ids=str
-)
-def test_offload_and_partition_are_not_chosen_together(further: OpenDecisions) -> None:
-    with pytest.raises(NotApplicableError, match="offload: search does not go with a search of"):
-        candidates(pipeline(REFUSED | further))
+    assert {*NAMES, NO_DECISIONS} == every
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)

@@ -17,7 +17,8 @@ from tests.tiers import first
 
 
 def space(layers: list[dict[str, Any]], limit: int | None, **more: Any) -> PlanSpace:
-    fields = {} if limit is None else {"mem_limit": limit}
+    fields: dict[str, Any] = {} if limit is None else {"mem_limit": limit}
+    fields |= {"offload": more.pop("offload", None)}
     options = {"devices": 2, "batches": (3,), "placements": ("linear",), "chunks": (1,)} | more
     return PlanSpace(Model(layers), **options, fields=fields)
 
@@ -53,6 +54,13 @@ def test_a_choice_of_recompute_by_hand() -> None:
     """Both at limit 2: work 9 + 3/2 a + 3/2 b, memory 18 - 6 a - 3 b for shares a, b. The first
     layer saves more: all of it leaves 12 above 10.5; then b = 1/3 makes both 11."""
     assert bound(TWO, 2, recompute=("none", "full", "search")) == 11
+
+
+def test_a_choice_of_offload_by_hand() -> None:
+    """Half of the first activation moves: the memory needs 3 x (1 x 4 + 2 x 2) / 2 = 12."""
+    layers = [TWO[0] | {"offload_memory": 1, "offload_time": 9}, TWO[1]]
+    assert bound(layers, 2, recompute=("none",), offload="search") == 12
+    assert bound(layers, 2, recompute=("none",), offload="none") == 18
 
 
 def test_microbatches_that_differ_by_hand() -> None:

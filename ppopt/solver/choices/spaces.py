@@ -43,13 +43,22 @@ _ON_ONE_ROUTE = FORMS - {Trait.ROUTES}
 _SMALLEST = handled(ArgumentClass.SMALLEST_MICROBATCH, _ON_ONE_ROUTE)
 PARTITIONS = ChoiceSpace("partition", "counts, or balanced", _SMALLEST - {Trait.SLICES})
 PLACEMENTS = ChoiceSpace("placement", "a named one, or a list", _SMALLEST)
-RECOMPUTE = ChoiceSpace("recompute", "none or full", _SMALLEST, per_layer=True)
-OFFLOAD = ChoiceSpace("offload", "none or all", _SMALLEST, per_layer=True)
+OF_LAYERS = {
+    "recompute": ChoiceSpace("recompute", "none or full", _SMALLEST, per_layer=True),
+    "offload": ChoiceSpace("offload", "none or all", _SMALLEST, per_layer=True),
+}
+"""Spaces of the options of layers, by field."""
 ORDERS = ChoiceSpace(
     "order",
     "given",
     handled(ArgumentClass.EVERY_OPERATION, _ON_ONE_ROUTE) - {Trait.OFFLOAD},
 )
+
+
+def check_layer_choices(problem: Problem) -> None:
+    """Raise NotApplicableError if what is searched of layers does not handle a trait."""
+    for field in problem.pipeline.searched_of_layers:
+        OF_LAYERS[field].check(problem)
 
 
 def traits_of_any(problem: Problem) -> Traits:

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import replace
 from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_OFFLOAD, SEARCH_RECOMPUTE
+from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts, all_by_rule, balanced, balanced_late
 from ppopt.problem.pipeline import Pipeline
@@ -40,7 +39,7 @@ class FirstSchedules(NamedTuple):
     """The first schedules of one configuration of a plan."""
 
     pipeline: Pipeline
-    """Its placement is named; partition and recompute may be open."""
+    """Its placement is named; partition, recompute and offload may be open."""
     objective: Objective
     backward_kind: BackwardKind = BackwardKind.MIXED
     accepts_partition: AcceptsPartition | None = None
@@ -49,9 +48,9 @@ class FirstSchedules(NamedTuple):
     """Options of strategies."""
 
     def usual(self) -> Iterator[Schedule]:
-        """Schedule of the usual strategy of the placement: without recompute, or with full.
+        """Schedule of the usual strategy of the placement, with recompute and offload by rules.
 
-        With recompute that is given, as given. If this exceeds the limits, the order is repaired:
+        With those that are stated, as stated. If this exceeds the limits, the order is repaired:
         forwards wait for memory, so that fewer microbatches are in flight.
         """
         return self._of_strategy(self.usual_strategy)
@@ -76,7 +75,7 @@ class FirstSchedules(NamedTuple):
         with suppress(NotApplicableError), not_applicable():
             over_limits: list[Schedule] = []
             for partitioned in self._partitioned():
-                for pipeline in _with_recompute(partitioned):
+                for pipeline in _with_layer_choices(partitioned):
                     placed = strategy.apply(pipeline, options)
                     schedule = own_schedule(strategy, placed, self.objective, options)
                     if schedule.pipeline.layout != self.pipeline.layout:
@@ -130,20 +129,10 @@ class FirstSchedules(NamedTuple):
         return self.accepts_partition is None or self.accepts_partition(counts)
 
 
-def _with_recompute(balanced: Pipeline) -> Iterator[Pipeline]:
-    """The pipeline without recompute, if 1F1B may fit, and with full recompute; or as given."""
-    if balanced.recompute != SEARCH_RECOMPUTE:
-        yield balanced
-        return
-    full, limits = fully_recomputed(balanced), balanced.limits
-    without = replace(full, recompute="none")
-    peaks = without.limits_by(LIMIT_1F1B)
+def _with_layer_choices(balanced: Pipeline) -> Iterator[Pipeline]:
+    """The pipelines whose recompute and offload follow a rule; neither only if 1F1B may fit."""
+    neither, *further = by_rules(balanced)
+    limits, peaks = balanced.limits, neither.limits_by(LIMIT_1F1B) if further else None
     if limits is None or peaks is None or max(peaks) <= max(limits):
-        yield without
-    yield full
-
-
-def fully_recomputed(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with full recompute, and without offload if that is open."""
-    offload = "none" if pipeline.offload == SEARCH_OFFLOAD else None
-    return replace(pipeline, recompute="full", offload=offload)
+        yield neither
+    yield from further

@@ -23,6 +23,7 @@ from ppopt.solver.partitions.layer_run_bounds import (
     first_stage_tail,
     pace_of,
 )
+from ppopt.solver.partitions.option_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.partition_program import (
     VALUE,
     BoundFunction,
@@ -32,7 +33,6 @@ from ppopt.solver.partitions.partition_program import (
     ProgramTooLargeError,
     pattern_of,
 )
-from ppopt.solver.partitions.recompute_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.space import FOREVER, TIMES, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
@@ -128,7 +128,7 @@ def quick_bound(space: PartitionSpace) -> int:
 def highest_bound(space: PartitionSpace) -> int:
     """Upper bound on the bounds of all feasible partitions: all work and delays in sequence."""
     links = int(space.delays.max(axis=-1).sum())
-    longest = (max((time for time, _ in own), default=0) for own in space.recompute or ())
+    longest = (max((time for time, _ in own), default=0) for own in space.options or ())
     times = sum(int(np.sum(space.layers[kind])) for kind in TIMES) + 2 * sum(longest)
     slowest = max(space.slowness, default=1)
     batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
@@ -455,7 +455,7 @@ def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
 
 
 def memory_of_all(space: PartitionSpace) -> int:
-    """Minimum memory of all devices together, over all partitions and recompute options."""
+    """Minimum memory of all devices together, over all partitions and options of layers."""
     return int(space.sums.min_memory_of(0, space.num_layers))
 
 

@@ -40,7 +40,7 @@ from ppopt.solver.partitions.layer_run_bounds import (
     first_stage_tail,
     pace_of,
 )
-from ppopt.solver.partitions.recompute_bounds import chosen_bound
+from ppopt.solver.partitions.option_bounds import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -19,15 +19,15 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageArrays
 from ppopt.problem.distinct import map_distinct
-from ppopt.problem.layer_choices import SEARCH_RECOMPUTE
-from ppopt.problem.layer_options import options_of
+from ppopt.problem.layer import Layer
+from ppopt.problem.layer_options import option_of, options_of
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.spaces import PARTITIONS, RECOMPUTE
+from ppopt.solver.choices.spaces import PARTITIONS, check_layer_choices
 
 FOREVER = 2**60
 """Above every value in ticks."""
@@ -38,8 +38,8 @@ FINEST_WORK = 2**20
 
 
 LayerOptions = tuple[tuple[tuple[int, int], ...], ...]
-"""Of every layer, time and memory that F does not retain of its options to recompute that save
-memory, in ticks."""
+"""Options of every layer to recompute or offload that save memory, in ticks: added time, and memory
+that is not live between F and the backward. Moves to the host count no time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -68,8 +68,9 @@ class PartitionSpace:
     """Whether the value is the device span; else it is the makespan."""
     has_all_backwards: bool = True
     """Whether all layers have a backward: the first one is not frozen."""
-    recompute: LayerOptions | None = None
-    """Recompute per layer if it is searched, else None; the costs of the layers exclude it."""
+    options: LayerOptions | None = None
+    """Options per layer if recompute or offload is searched, else None; the costs of the layers
+    exclude them."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
     per_unit: int = 1
@@ -125,8 +126,8 @@ class PartitionSpace:
 
     @cached_property
     def unlimited(self) -> PartitionSpace:
-        """Return the space without memory limits and without recompute."""
-        return replace(self, limits=None, recompute=None)
+        """Return the space without memory limits and without options of layers."""
+        return replace(self, limits=None, options=None)
 
     @cached_property
     def min_delays(self) -> Ints:
@@ -152,7 +153,7 @@ class LayerPrefixSums(NamedTuple):
     memory_b: Ints
     static: Ints
     saved: Ints
-    """Maximum memory that F does not retain; 0 if recompute is not searched."""
+    """Maximum memory that options save; 0 without options."""
     lead_in: Ints
     """`[s][l]`: minimum time of forwards and delays before stage s if it begins after l layers."""
     way_out: Ints
@@ -182,7 +183,7 @@ class LayerPrefixSums(NamedTuple):
             gradient_time = layers["backward_input"]
             if space.whole:
                 gradient_time = np.minimum(gradient_time, layers["backward"])
-        options = space.recompute or ((),) * space.num_layers
+        options = space.options or ((),) * space.num_layers
         saved = [max((saved for _, saved in own), default=0) for own in options]
         rows = {"gradient_time": gradient_time, "saved": saved, **layers}
         sums = {
@@ -224,9 +225,9 @@ def space_of(problem: Problem) -> PartitionSpace:
 
     If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
     all are as short and as small as the smallest, but for the sum of all work, which is a
-    relaxation as well, in any order. If recompute is searched without a memory limit, no layer
-    recomputes, because it would only cost time. Raises
-    NotApplicableError if a partition search does not apply.
+    relaxation as well, in any order. If recompute or offload is searched, moves to the host cost no
+    time, which is a relaxation; without a memory limit, no layer does either, because it would only
+    cost time. Raises NotApplicableError if a partition search does not apply.
     """
     pipeline = problem.pipeline
     if pipeline.model is None:
@@ -234,11 +235,10 @@ def space_of(problem: Problem) -> PartitionSpace:
             "partition: search needs a model in layers; give `layers:` in a file"
         )
     PARTITIONS.check(problem)
-    chosen = pipeline.recompute == SEARCH_RECOMPUTE
-    if chosen:
-        RECOMPUTE.check(problem)
+    check_layer_choices(problem)
+    chosen = pipeline.searched_of_layers
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
-    pipeline = _on_compute(pipeline, chosen=chosen)
+    pipeline = _on_compute(pipeline)
     table = pipeline.partitions
     position = np.arange(len(pipeline.model))
     single = StageArrays(table.layers.stages(position, position + 1))
@@ -249,9 +249,9 @@ def space_of(problem: Problem) -> PartitionSpace:
     memory_per_unit = table.memory_per_unit * static
     limits = [floor(limit * memory_per_unit) for limit in pipeline.limits or ()]
     kind = problem.backward_kind
-    may_recompute = chosen and pipeline.limits is not None
+    optional = bool(chosen) and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(
-        single, pipeline.model, may_recompute=may_recompute
+        single, pipeline.model, optional=optional
     ):
         kind = BackwardKind.SPLIT
     return PartitionSpace(
@@ -272,11 +272,11 @@ def space_of(problem: Problem) -> PartitionSpace:
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
         has_all_backwards=not pipeline.model.layers[0].frozen,
-        recompute=_recompute(table, pipeline.model, time, amount) if may_recompute else None,
+        options=_options(table, pipeline.model, chosen, time, amount) if optional else None,
         slowness=() if equal else slow,
         per_unit=table.per_unit * shortest.denominator,
         memory_per_unit=memory_per_unit,
-        passing=single.has_workspace or chosen or len(set(pipeline.factors)) > 1,
+        passing=single.has_workspace or bool(chosen) or len(set(pipeline.factors)) > 1,
     )
 
 
@@ -286,21 +286,24 @@ def _rounded_down(work: Fraction) -> Fraction:
     return work if work.denominator <= finest else Fraction(floor(work * finest), finest)
 
 
-def _on_compute(pipeline: Pipeline, *, chosen: bool) -> Pipeline:
-    """The pipeline with only the compute of its layers; without recompute if that is searched."""
+def _on_compute(pipeline: Pipeline) -> Pipeline:
+    """The pipeline with only the compute of its layers; without what is searched of layers."""
     assert pipeline.model is not None
+    chosen = pipeline.searched_of_layers
     if pipeline.overlap is not None:
         pipeline = replace(pipeline, model=pipeline.model.on_compute())
     if not chosen:
         return pipeline
-    model = pipeline.model.recomputing(lambda _: False)
-    return replace(pipeline, model=model, recompute=None, mem_limit=pipeline.limits)
+    return replace(
+        pipeline, model=pipeline.model.without_choices(chosen), recompute=None, offload=None,
+        mem_limit=pipeline.limits,
+    )  # fmt: skip
 
 
-def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recompute: bool) -> bool:
+def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bool) -> bool:
     """Whether splitting backwards loses nothing in any stage of these layers.
 
-    `may_recompute`: whether the layers may also recompute, which these ticks exclude. If layers
+    `optional`: whether the layers have options, which these ticks exclude. If layers
     recompute one at a time, BW of a stage allocates at least as much as its last layer alone. So no
     layer up to that one may need more in B or W, and none may recompute, because B recomputes all.
     """
@@ -308,7 +311,7 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recomput
     _, at_b, at_w, allocated = single.allocates
     split = np.maximum(at_b, single.memory_change(OpKind.B) + at_w)
     if model.recompute_unit is RecomputeUnit.LAYER:
-        if may_recompute or any(
+        if optional or any(
             layer.in_force["kept"] < layer.activation for layer in model.distinct_costed
         ):
             return False
@@ -317,20 +320,22 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, may_recomput
     return bool((no_longer & (single.costs["memory_b"] <= 0) & (split <= allocated)).all())
 
 
-def _recompute(table: PartitionTable, model: Layers, time: int, memory: int) -> LayerOptions:
-    """Options to recompute of every layer; `time` and `memory` multiply the ticks of the table."""
+def _options(
+    table: PartitionTable, model: Layers, chosen: Collection[str], time: int, memory: int
+) -> LayerOptions:
+    """Options of every layer; `time` and `memory` multiply the ticks of the table."""
+    searched = {field: field in chosen for field in ("recompute", "offload")}
     per_time, per_memory = (
         table.layers.per_unit[field] * factor
         for field, factor in (("recompute_time", time), ("kept", memory))
     )
-    return map_distinct(
-        lambda layer: tuple(
-            (
-                int(option.time * per_time),
-                int((layer.activation - option.retained) * per_memory),
-            )
-            for option in options_of(layer, recompute=True, offload=False)
-            if option.retained < layer.activation
-        ),
-        model.costed,
-    )
+
+    def of_layer(layer: Layer) -> tuple[tuple[int, int], ...]:
+        live = option_of(layer).resident
+        return tuple(
+            (int(option.time * per_time), int((live - option.resident) * per_memory))
+            for option in options_of(layer, **searched)
+            if option.resident < live
+        )
+
+    return map_distinct(of_layer, model.costed)

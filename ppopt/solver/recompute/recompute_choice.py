@@ -26,7 +26,7 @@ from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_boun
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
-from ppopt.solver.choices.spaces import OFFLOAD, RECOMPUTE
+from ppopt.solver.choices.spaces import check_layer_choices
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.recompute.stage_options import (
     StageFront,
@@ -57,16 +57,6 @@ class DeviceOption(NamedTuple):
     """Lower bound of the schedules with this option, in ticks of the grid."""
 
 
-SPACES = {"recompute": RECOMPUTE, "offload": OFFLOAD}
-"""Spaces by the open field."""
-ARGUMENTS = {
-    ("recompute",): Argument.RECOMPUTE,
-    ("offload",): Argument.OFFLOAD,
-    ("recompute", "offload"): Argument.RECOMPUTE_OFFLOAD,
-}
-"""Argument of a proof over all assignments, by the open fields."""
-
-
 class RecomputeChoice(Choice):
     """All non-dominated assignments of recompute, offload or both to layers.
 
@@ -79,26 +69,17 @@ class RecomputeChoice(Choice):
         Raises NotApplicableError if they cannot be searched.
         """
         pipeline = problem.pipeline
-        fields = ("recompute", "offload")
-        chosen = tuple(field for field in fields if getattr(pipeline, field) == "search")
-        self.name, self.argument = " and ".join(chosen), ARGUMENTS[chosen]
+        chosen = pipeline.searched_of_layers
+        self.name, self.argument = " and ".join(chosen), Argument("-".join(chosen))
         self._does = " or ".join(chosen)
         if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
             raise NotApplicableError(
                 f"{chosen[-1]}: search does not go with a search of partition or placement; search "
                 "one, then the other with what is found"
             )
-        for field in chosen:
-            SPACES[field].check(problem)
-        limited = pipeline.limits is not None
+        check_layer_choices(problem)
         self._problem, self._deadline = problem, deadline
-        self._choices = StageOptions(
-            pipeline.model,
-            limited=limited,
-            recompute="recompute" in chosen,
-            offload="offload" in chosen,
-            deadline=deadline,
-        )
+        self._choices = StageOptions(pipeline, deadline=deadline)
         self._base = replace(
             pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
             offload=None, mem_limit=pipeline.limits,

@@ -103,28 +103,20 @@ class StageOptions:
     """Options of all stages that partitions of a model may have."""
 
     def __init__(
-        self,
-        model: Model,
-        *,
-        limited: bool,
-        full: bool = False,
-        recompute: bool = True,
-        offload: bool = False,
-        deadline: Deadline = NO_DEADLINE,
+        self, pipeline: Pipeline, *, full: bool = False, deadline: Deadline = NO_DEADLINE
     ) -> None:
-        """Search `recompute`, `offload` or both; the other one is as stated by the layers.
+        """Search what is open of recompute and offload; the other one is as stated by the layers.
 
         Without a memory limit, layers that need not recompute or offload do neither. `full`: full
         recompute is always included. It may be dominated, but an order that depends on times may
         need less memory with it.
         """
-        stated = _stated_option(model.layers, model.recompute_unit)
-        self.bare = model.with_choice(
-            {} if recompute else dict(stated.layers), {} if offload else dict(stated.offloaded)
-        )
+        fields = pipeline.searched_of_layers
+        self.bare: Model = pipeline.model.without_choices(fields)
         """Model without the recompute or offload that is searched."""
-        self._limited, self._full = limited, full and recompute
-        self._searched, self._deadline = {"recompute": recompute, "offload": offload}, deadline
+        self._limited, self._full = pipeline.limits is not None, full and "recompute" in fields
+        self._searched = {field: field in fields for field in ("recompute", "offload")}
+        self._deadline = deadline
         self.front = lru_cache(maxsize=MAX_CACHED)(self._front)
         """Options of the stage of the layers `low` to `high` - 1."""
         self.complete = True

@@ -48,7 +48,7 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
     the deadline.
     """
     space = space_of(problem)
-    chosen = space.recompute is not None
+    chosen = space.options is not None
     argument = Argument.PARTITIONS_RECOMPUTE if chosen else Argument.PARTITIONS
     certificate = Certificate(argument)
     if space.limits is not None and memory_of_all(space) > sum(space.limits):

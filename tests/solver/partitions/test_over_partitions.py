@@ -10,7 +10,7 @@ import pytest
 from ppopt import Argument, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.partitions.recompute_bounds import RecomputeTradeoff, merged, undominated
+from ppopt.solver.partitions.option_bounds import Tradeoff, merged, undominated
 from tests.oracles import exhaustive
 from tests.oracles.configurations import least_value
 from tests.solver.partitions.over_partitions import over_partitions
@@ -112,9 +112,7 @@ def test_no_partition_fits() -> None:
 
 def test_points_that_are_merged_take_no_longer_and_save_no_less() -> None:
     rng = Random(3)
-    points = undominated(
-        [RecomputeTradeoff(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)]
-    )
+    points = undominated([Tradeoff(rng.randint(0, 99), rng.randint(0, 99)) for _ in range(200)])
     bounded_points = merged(points, 4)
     assert len(points) > 4 == len(bounded_points) and bounded_points[0] == points[0]
     for point in points:

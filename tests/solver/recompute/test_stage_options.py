@@ -166,7 +166,7 @@ def test_a_stage_of_many_unequal_layers_can_be_searched() -> None:
     pipeline = Pipeline(
         stages=2, batches=2, model=unequal_layers(140), recompute="search", mem_limit=9999
     )
-    options = StageOptions(pipeline.model, limited=True)
+    options = StageOptions(pipeline)
     front = options.front(0, 70)
     assert not front.complete
     assert not options.complete

@@ -1,10 +1,10 @@
-"""Device bounds minimised over the recompute options of the stages.
+"""Device bounds minimised over the options of the stages, to recompute or to offload layers.
 
-A set of layers that recompute costs time and saves memory. A schedule remains valid if a stage
-needs less time and less memory. So the bound of a point (time, memory saved) holds for every set of
-layers that takes at least this time and saves at most this memory. The points of a stage are its
-non-dominated sets. If there are too many, neighbours are merged into one point with the minimum
-time and the maximum memory saved.
+An option of a stage costs time and saves memory. A schedule remains valid if a stage
+needs less time and less memory. So the bound of a point (time, memory saved) holds for every option
+that takes at least this time and saves at most this memory. The points of a stage are its
+non-dominated options; moves to the host take no time here. If there are too many, neighbours are
+merged into one point with the minimum time and the maximum memory saved.
 """
 
 from __future__ import annotations
@@ -33,8 +33,8 @@ MAX_CARRIED = 64
 """Maximum number of points while layers are added to a stage one by one."""
 
 
-class RecomputeTradeoff(NamedTuple):
-    """Recompute of a stage: at least `time` for at most `saved` memory."""
+class Tradeoff(NamedTuple):
+    """An option of a stage: at least `time` for at most `saved` memory."""
 
     time: int
     saved: int
@@ -54,7 +54,7 @@ def chosen_bound(
     ceiling: int = FOREVER,
     pace: int = 0,
 ) -> DeviceBound:
-    """Bound of a device: the minimum over the recompute options of its stages.
+    """Bound of a device: the minimum over the options of its stages.
 
     A bound above the ceiling need not be exact. `pace` as in `device_bound`.
     """
@@ -63,7 +63,7 @@ def chosen_bound(
     if space.limits is None or not indices.size:
         return floor
     stages = [stage.at(indices) for stage in hosted]
-    if space.recompute is None:
+    if space.options is None:
         best = device_bound(space, device, stages, pace)
     else:
         selected_floor = DeviceBound(*(row[indices] for row in floor))
@@ -83,11 +83,11 @@ def _min_over_points(
 ) -> DeviceBound:
     """Minimum bound over all combinations of points of a device's stages.
 
-    `floor` is the bound without recompute and without a memory limit: it holds for all. A
+    `floor` is the bound without options and without a memory limit: it holds for all. A
     combination is skipped if its head and work are at least the bound of the first one, or above
     the ceiling.
     """
-    first, *combinations = _recomputing(space, hosted)
+    first, *combinations = _optional(space, hosted)
     alone, through = device_bound(space, device, first, pace)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
     useful = (floor.alone < alone) | (floor.through < through)
@@ -110,19 +110,19 @@ def _min_over_points(
 
 
 def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Minimum memory limit below which no schedule exists, with any recompute."""
-    if space.recompute is None:
+    """Minimum memory limit below which no schedule exists, with any option."""
+    if space.options is None:
         return min_memory(space, device, hosted)
-    needs = [min_memory(space, device, stages) for stages in _recomputing(space, hosted)]
+    needs = [min_memory(space, device, stages) for stages in _optional(space, hosted)]
     return np.asarray(np.min(needs, axis=0))
 
 
-def _recomputing(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
+def _optional(space: PartitionSpace, hosted: Sequence[Hosted]) -> list[tuple[Hosted, ...]]:
     """Stages of a device with every combination of their points."""
-    assert space.recompute is not None
+    assert space.options is not None
     max_points = MAX_POINTS[min(len(hosted), max(MAX_POINTS))]
     longest = space.num_layers - space.num_stages + 1
-    table, widths = _table(space.recompute, longest, max_points)
+    table, widths = _table(space.options, longest, max_points)
     each = []
     for stage in hosted:
         time, saved = (rows[stage.low, stage.high] for rows in table)
@@ -153,14 +153,12 @@ def _table(layers: LayerOptions, longest: int, max_points: int) -> tuple[Points,
     return Points(time, saved), 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
 
 
-def _growing(layers: LayerOptions, low: int, longest: int) -> list[list[RecomputeTradeoff]]:
+def _growing(layers: LayerOptions, low: int, longest: int) -> list[list[Tradeoff]]:
     """Points of the stages that begin at a layer, by their ends."""
-    rows, points = [], [RecomputeTradeoff(0, 0)]
+    rows, points = [], [Tradeoff(0, 0)]
     for options in layers[low : low + longest]:
         added = [
-            RecomputeTradeoff(p.time + time, p.saved + saved)
-            for time, saved in options
-            for p in points
+            Tradeoff(p.time + time, p.saved + saved) for time, saved in options for p in points
         ]
         if added:
             points = merged(undominated(points + added), MAX_CARRIED)
@@ -168,24 +166,24 @@ def _growing(layers: LayerOptions, low: int, longest: int) -> list[list[Recomput
     return rows
 
 
-def undominated(points: list[RecomputeTradeoff]) -> list[RecomputeTradeoff]:
+def undominated(points: list[Tradeoff]) -> list[Tradeoff]:
     """Points that save more than all other points of at most the same time, the shortest first."""
-    front: list[RecomputeTradeoff] = []
+    front: list[Tradeoff] = []
     for candidate in sorted(points, key=lambda point: (point.time, -point.saved)):
         if not front or candidate.saved > front[-1].saved:
             front.append(candidate)
     return front
 
 
-def merged(points: list[RecomputeTradeoff], max_points: int) -> list[RecomputeTradeoff]:
+def merged(points: list[Tradeoff], max_points: int) -> list[Tradeoff]:
     """Merge points to at most `max_points`, each with the minimum time and the maximum savings.
 
-    The first point is never merged: it is the stage without recompute.
+    The first point is never merged: it is the stage without an option.
     """
     if len(points) <= max_points:
         return list(points)
     size, larger = divmod(len(points) - 1, max_points - 1)
     begin = (1 + group * size + min(group, larger) for group in range(max_points))
     return [points[0]] + [
-        RecomputeTradeoff(points[low].time, points[high - 1].saved) for low, high in pairwise(begin)
+        Tradeoff(points[low].time, points[high - 1].saved) for low, high in pairwise(begin)
     ]

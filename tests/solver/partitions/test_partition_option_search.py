@@ -16,8 +16,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.deadline import NO_DEADLINE
-from ppopt.solver.partitions import partition_recompute_choice
-from ppopt.solver.partitions.partition_recompute_choice import PartitionRecomputeChoice
+from ppopt.solver.partitions import partition_option_choice
+from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from tests.clock import SHORT, work_clock
 from tests.solver.partitions.in_order import listed
 from tests.tiers import first
@@ -55,7 +55,7 @@ def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
         stages=8, batches=8, placement="v", mem_limit="21.9", partition="search",
         recompute="search", model=[first, LAYER | {"count": 31}],
     )  # fmt: skip
-    candidates = PartitionRecomputeChoice(
+    candidates = PartitionOptionChoice(
         Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
     )
     chosen = candidates.pipeline(next(iter(candidates.first())))
@@ -105,12 +105,12 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of eleven choices of a device four at most are looked at; a hint may have any of them."""
-    monkeypatch.setattr(partition_recompute_choice, "MAX_DEVICE_OPTIONS", 4)
+    monkeypatch.setattr(partition_option_choice, "MAX_DEVICE_OPTIONS", 4)
     pipeline = Pipeline(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    candidates = PartitionRecomputeChoice(problem, NO_DEADLINE)
+    candidates = PartitionOptionChoice(problem, NO_DEADLINE)
     keys = []
     for recomputed in range(11):
         layers = [LAYER | {"count": 1, "recompute": index < recomputed} for index in range(10)]
@@ -137,11 +137,11 @@ def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     )  # fmt: skip
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     every: dict[Key, Fraction] = {}
-    for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), every):
+    for following in listed(PartitionOptionChoice(problem, NO_DEADLINE), every):
         assert following.key is not None
-    monkeypatch.setattr(partition_recompute_choice, "MAX_DEVICE_OPTIONS", 4)
-    monkeypatch.setattr(partition_recompute_choice, "MAX_STARTED", 1)
+    monkeypatch.setattr(partition_option_choice, "MAX_DEVICE_OPTIONS", 4)
+    monkeypatch.setattr(partition_option_choice, "MAX_STARTED", 1)
     known: dict[Key, Fraction] = {}
-    for following in listed(PartitionRecomputeChoice(problem, NO_DEADLINE), known):
+    for following in listed(PartitionOptionChoice(problem, NO_DEADLINE), known):
         missed = [bound for key, bound in every.items() if key not in known]
         assert following.bound <= min(missed)
