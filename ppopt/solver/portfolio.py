@@ -21,7 +21,7 @@ from ppopt.solver.heuristics.double_justification import DoubleJustification
 from ppopt.solver.heuristics.iterated_local_search import IteratedLocalSearch
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.steady_state import ShortRunUnrolling
-from ppopt.solver.heuristics.window_lns import WindowLNS, WindowLNSOfKind, windows_apply
+from ppopt.solver.heuristics.window_lns import WindowLNS, windows_apply
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, supported
 from ppopt.solver.options import SolveOptions
@@ -35,7 +35,7 @@ NAMES: tuple[str, ...] = tuple(
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
         *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
-        *(DynamicProgram, CyclicSchedules, WindowLNS, WindowLNSOfKind, CriticalSwaps),
+        *(DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps),
         *(FullModel, TargetFeasibility),
     )
 )
@@ -50,9 +50,7 @@ PROVING = frozenset(
 def left_out_when_improving(problem: Problem) -> frozenset[str]:
     """Names of the methods to leave out if only a better schedule is wanted, and no bound.
 
-    Where windows apply, all but window LNS from the best schedule: of internvl2-26b (two chunks on
-    8 devices, one interleaved partition) it ends at 2781 after 10 s of the processor, and windows
-    on schedules whose backwards are all split or all whole at 2843.
+    Where windows apply, all but window LNS.
     """
     windows = not unhandled(problem.traits, WindowLNS.handles) and windows_apply(problem)
     return frozenset(NAMES) - {WindowLNS.name} if windows else PROVING
@@ -118,7 +116,7 @@ class _Portfolio:
         """Relaxations to subsets of devices."""
         view, params, share = self._view, self._params, self._params.rounds
         if self._remote is not None:
-            yield run_on_view(view, self._remote), share.subset_dp_remote
+            yield run_on_view(view, self._remote), share.subset_dp
         else:
             yield run_on_view(self._bounded, self._subsets), share.subset_dp
         problem = self._bounded.problem
@@ -149,19 +147,12 @@ class _Portfolio:
             )
 
     def _windows(self) -> Iterator[tuple[Method, Share]]:
-        """Windows on schedules of one kind of backward, of both kinds, and of all operations."""
+        """Cyclic schedules by kind of backward, and windows on schedules of any kind."""
         rng, params, share = self._rng, self._params, self._params.rounds
         for pool, view in self._parts:
             yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
-            windows = WindowLNSOfKind if self._mixed else WindowLNS
-            yield run_on_view(view, windows(pool, rng, params.windows)), share.windows
-        if self._mixed:
-            pool = Pool(self._compute.problem, params.pool)
-            views = [view for _, view in self._parts if view is not None]
-            yield (
-                run_on_view(self._view, WindowLNS(pool, rng, params.windows, views)),
-                share.windows,
-            )
+        pool = Pool(self._compute.problem, params.pool) if self._mixed else self._parts[0].pool
+        yield run_on_view(self._view, WindowLNS(pool, rng, params.windows)), share.windows
 
     def _of_all(self) -> Iterator[tuple[Method, Share]]:
         """Methods on all operations, if there are more than compute; then models of compute."""

@@ -25,7 +25,7 @@ from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.repair import repair
+from ppopt.solver.heuristics.repair import repaired_orders
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
 
@@ -123,9 +123,7 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, end: float) -> No
         view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            orders = convert_backwards(pipeline, schedule.orders, restriction.backward_kind)
-            retimed = timing.schedule(pipeline, orders, objective)
-            view.submit_orders(repair(retimed, restriction.instance, end))
+            view.submit_orders(repaired_orders(schedule, restriction, end))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

@@ -47,7 +47,7 @@ strategies = sorted(who & registry().keys())
 print(json.dumps([sorted(who - registry().keys()), len(strategies), len(applicable(novel))]))
 """
 DP = {"dynamic program", "subset dynamic program"}
-OF_ALL = {"full model", "critical swaps", "window LNS", "window LNS of one kind"}
+OF_ALL = {"full model", "critical swaps", "window LNS"}
 
 
 @pytest.mark.parametrize(

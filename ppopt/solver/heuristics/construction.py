@@ -62,8 +62,13 @@ class ListScheduling(Method):
         self._seconds = building * pool.problem.num_operations
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Build the schedule of the next rule, unless that would exceed the time limit."""
+        """Build the schedule of the next rule, unless that would exceed the time limit.
+
+        The rules end early if the first ones are far behind the baselines.
+        """
         params, seconds_left = self._params, inf
+        if self._is_hopeless(incumbent):
+            return Outcome(exhausted=True)
         if incumbent.value is not None:
             submitting = params.submitting * self._pool.problem.num_operations
             seconds_left = budget.search_left - submitting
@@ -74,6 +79,13 @@ class ListScheduling(Method):
         self._pool.build(rule, incumbent, began + seconds_left)
         self._seconds = time.monotonic() - began
         return Outcome()
+
+    def _is_hopeless(self, incumbent: Incumbent) -> bool:
+        """Whether the first rules are all far behind the best schedule of their kind."""
+        rules, params = self._pool.rules, self._params
+        if len(rules) < params.first_rules or incumbent.value is None:
+            return False
+        return min(value for value, _ in rules) > params.hopeless * incumbent.value
 
 
 class Baselines(Method):

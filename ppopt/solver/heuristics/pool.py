@@ -18,6 +18,8 @@ from ppopt.solver.parameters import PoolParams
 
 Starts = list[int]
 """Start of every operation of the network, in ticks; ABSENT: it is absent in its mode."""
+ValuedStarts = tuple[int, Starts]
+"""Value of a schedule in ticks, and its starts."""
 
 
 class Pool:
@@ -30,9 +32,9 @@ class Pool:
         """Schedules to justify: value in ticks, whether it is from a priority rule, and orders."""
         self.rules: list[tuple[int, PriorityRule]] = []
         """Value in ticks and rule; only the best ones after construction."""
-        self.schedules: list[tuple[int, Starts]] = []
+        self.schedules: list[ValuedStarts] = []
         """Justified schedules of different values, the best first: value in ticks and starts."""
-        self.alternative: tuple[int, Starts] | None = None
+        self.alternative: ValuedStarts | None = None
         """A cyclic schedule, unrolled, from which window LNS starts too: value and starts."""
 
     @cached_property
@@ -74,7 +76,7 @@ class Pool:
         seconds = self.params.justifying_seconds * self.problem.num_operations
         return budget.search_over or budget.search_left < seconds
 
-    def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
+    def justify(self, start: Starts, incumbent: Incumbent, budget: Budget) -> ValuedStarts:
         """Justify while the value improves; submit the result and return its value and starts."""
         network = self.network
         value = network.value(start)
@@ -91,9 +93,7 @@ class Pool:
         self.submit(value, start, incumbent)
         return value, start
 
-    def justify_orders(
-        self, orders: Orders, incumbent: Incumbent, budget: Budget
-    ) -> tuple[int, Starts]:
+    def justify_orders(self, orders: Orders, incumbent: Incumbent, budget: Budget) -> ValuedStarts:
         """Justify the schedule of these orders; see `justify`."""
         timed = timing.schedule(self.problem.pipeline, orders, self.problem.objective)
         return self.justify(self.network.starts(timed), incumbent, budget)

@@ -18,9 +18,11 @@ import numpy as np
 
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
+from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
+from ppopt.schedule import timing
 from ppopt.schedule.generation import EventSimulation, pop_until
-from ppopt.schedule.orders import Orders
+from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
 
@@ -52,6 +54,17 @@ def repair(schedule: Schedule, instance: Instance, end: float = inf) -> Orders |
     if unhandled(instance.traits, HANDLES):
         return None
     return _Repair(schedule, instance).result(end)
+
+
+def repaired_orders(schedule: Schedule, problem: Problem, end: float = inf) -> Orders | None:
+    """Orders of a problem of one kind of backward that follow a schedule of its pipeline.
+
+    Backwards are converted; see `repair` on memory limits, `end` and None.
+    """
+    pipeline = problem.pipeline
+    orders = convert_backwards(pipeline, schedule.orders, problem.backward_kind)
+    timed = timing.schedule(pipeline, orders, problem.objective)
+    return orders if timed.fits_limits else repair(timed, problem.instance, end)
 
 
 class _Repair:

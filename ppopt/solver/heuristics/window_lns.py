@@ -10,8 +10,8 @@ second worker rarely helps, but a second window elsewhere does.
 
 from __future__ import annotations
 
-from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
@@ -20,9 +20,11 @@ from random import Random
 
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled
+from ppopt.schedule import timing
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.pool import Pool, Starts
+from ppopt.solver.heuristics.pool import Pool, Starts, ValuedStarts
+from ppopt.solver.heuristics.repair import repaired_orders
 from ppopt.solver.heuristics.window import (
     NO_BETTER_ORDER,
     SemiActiveSchedule,
@@ -36,53 +38,72 @@ from ppopt.solver.parameters import WindowParams
 
 
 class WindowLNS:
-    """Large neighbourhood search by windows: from the best schedule, and from those of views.
+    """Large neighbourhood search by windows: from the best schedule until a turn is in vain.
 
-    After turns without improvement, the next turns start from the next best schedules, and use only
-    part of their budget if the full model is more effective.
+    Then from the best schedule with all backwards whole, if they are mixed, then from the next best
+    schedules. These turns use only part of their budget if the full model is more effective.
     """
 
     name = "window LNS"
     handles = handled(ArgumentClass.EVERY_OPERATION, (Trait.MIXED, Trait.ROUTES))
 
-    def __init__(
-        self, pool: Pool, rng: Random, params: WindowParams, views: Sequence[Incumbent] = ()
-    ) -> None:
-        """`views` have other schedules of the problem: turns also start from their best ones."""
+    def __init__(self, pool: Pool, rng: Random, params: WindowParams) -> None:
         self._pool = pool
-        self._views = deque(views)
         self._neighbourhood: WindowSearch | None = None
         self._rng = rng
         self._params = params
         self._in_vain = 0
+        """Number of turns in vain since the last fruitful one."""
+        self._improved: ValuedStarts | None = None
+        """Schedule of the last turn, if that improved it."""
+        self._may_join = True
+        """Whether no turn has started from whole backwards."""
 
     def supports(self, problem: Problem) -> bool:
         """Whether windows apply to a problem."""
         return windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Search from the best schedule, then from the alternative and that of a view."""
+        """Search from the schedule of the last turn or the next one, then from the alternative."""
         pool = self._pool
         if pool.out_of_time(budget):
             return Outcome(exhausted=True)
         pool.add_best(incumbent)
         if not pool.schedules:
             return Outcome()
-        of_view = self._of_next_view(incumbent)
-        num_starts = 1 + (of_view is not None) + (pool.alternative is not None)
-        share = self._share(incumbent.problem) / num_starts
-        before, spent = incumbent.value, 0.0
-        _, start = pool.schedules.pop(self._in_vain % len(pool.schedules))
-        pool.add(*self._searched(start, incumbent, portion := budget.share(share)))
-        spent += portion.spent
+        share = self._share(incumbent.problem) / (1 + (pool.alternative is not None))
+        value, start = self._improved or self._next(incumbent)
+        improved = self._searched(start, incumbent, portion := budget.share(share))
+        pool.add(*improved)
+        fruitful, spent = improved[0] < value, portion.spent
+        self._improved = improved if fruitful else None
+        self._in_vain = 0 if fruitful else self._in_vain + 1
         if pool.alternative and not budget.search_over:
             self._improve(pool.alternative[1], incumbent, portion := budget.share(share))
             spent += portion.spent
-        if of_view and not budget.search_over:
-            self._searched(of_view, incumbent, portion := budget.share(share))
-            spent += portion.spent
-        self._in_vain = 0 if incumbent.value != before else self._in_vain + 1
-        return Outcome(spent)
+        return Outcome(spent, fruitful=fruitful)
+
+    def _next(self, incumbent: Incumbent) -> ValuedStarts:
+        """The best schedule; after turns in vain, that of whole backwards or the next best."""
+        pool = self._pool
+        if self._in_vain and self._may_join and Trait.MIXED in incumbent.problem.traits:
+            self._may_join = False
+            whole = self._with_whole_backwards(incumbent)
+            if whole is not None:
+                return whole
+        return pool.schedules.pop(self._in_vain % len(pool.schedules))
+
+    def _with_whole_backwards(self, incumbent: Incumbent) -> ValuedStarts | None:
+        """The best schedule with all backwards whole; None: it cannot be repaired."""
+        if incumbent.best is None:
+            return None
+        whole = incumbent.problem.restrictions[-1]
+        orders = repaired_orders(incumbent.best, whole)
+        if orders is None:
+            return None
+        network = self._pool.network
+        start = network.starts(timing.schedule(whole.pipeline, orders, whole.objective))
+        return network.value(start), start
 
     def _improve(self, alternative: Starts, incumbent: Incumbent, budget: Budget) -> None:
         """Search from the alternative; once it is the best schedule, it is none any more."""
@@ -92,19 +113,11 @@ class WindowLNS:
             pool.add(*improved)
             pool.alternative = None
 
-    def _of_next_view(self, incumbent: Incumbent) -> Starts | None:
-        """Best schedule of the next view whose schedule differs from the incumbent."""
-        self._views.rotate(-1)
-        for view in self._views:
-            if view.best is not None and view.best != incumbent.best:
-                return self._pool.network.starts(view.best)
-        return None
-
     def _share(self, problem: Problem) -> float:
         small = problem.num_operations <= self._params.full_model_operations
         return max(self._params.min_share if small else 1.0, 0.5**self._in_vain)
 
-    def _searched(self, start: Starts, incumbent: Incumbent, budget: Budget) -> tuple[int, Starts]:
+    def _searched(self, start: Starts, incumbent: Incumbent, budget: Budget) -> ValuedStarts:
         network = self._pool.network
         if self._neighbourhood is None:
             self._neighbourhood = WindowSearch(network, self._rng, self._params)
@@ -115,12 +128,6 @@ class WindowLNS:
 
         report = self._neighbourhood.search(SemiActiveSchedule.of(network, start), budget, submit)
         return report.value, report.network.without_absent(report.start)
-
-
-class WindowLNSOfKind(WindowLNS):
-    """Window LNS on schedules whose backwards are all split, or all whole, of a mixed problem."""
-
-    name = "window LNS of one kind"
 
 
 def windows_apply(problem: Problem) -> bool:

@@ -45,7 +45,10 @@ their bound is that of all partitions."""
 
 
 class DeviceOption(NamedTuple):
-    """An option for every stage of a device; the order is by added time, then by time of moves."""
+    """An option for every stage of a device; the order is by added time, then by time of moves.
+
+    Among equal ones, recompute in the first stage comes first: its activations are live longest.
+    """
 
     bound: int
     """Lower bound of the schedules with this option, in ticks; FOREVER: over the memory limit."""
@@ -246,7 +249,7 @@ class PartitionOptionChoice(BoundedPartitions):
             )
         ]
         bounds = device_bound(self._space, device, hosted).with_tail(tail)
-        order = np.lexsort((np.sum(moving, axis=0), np.sum(added_time, axis=0)))
+        order = np.lexsort((-added_time[0], np.sum(moving, axis=0), np.sum(added_time, axis=0)))
         whole, each = self._stashed(device, hosted)
         return tuple(
             DeviceOption(int(bounds[n]), combinations[n], int(whole[n]), int(each[n]))
