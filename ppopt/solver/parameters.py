@@ -234,8 +234,9 @@ class WindowParams(NamedTuple):
     focus: tuple[str, ...] = ("ordering",)
     """Subsolver of `cp_sat.cpsat` for a window; empty: CP-SAT's own search. That solves only
     smaller windows to their end, and is worse with two chunks (record 2026-11-27-windows)."""
-    overhead: float = 0.05
-    """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units."""
+    overhead: float = 2e-5
+    """Overhead of a window besides CP-SAT, and of drawing windows, in deterministic units per
+    operation of the problem."""
     max_at_once: int = 8
     """Largest number of windows that are solved in parallel."""
     min_share: float = 0.25

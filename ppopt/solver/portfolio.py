@@ -137,14 +137,8 @@ class _Portfolio:
                 share.local_search,
             )
             yield run_on_view(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
-        programs = [(self._bounded.problem, self._bounded)]
-        if self._mixed:
-            programs += [(pool.problem, view) for pool, view in self._parts if view is not None]
-        for problem, searched in programs:
-            yield (
-                run_on_view(searched, DynamicProgram(problem, params.dynamic_program)),
-                share.dynamic_program,
-            )
+        program = DynamicProgram(self._bounded.problem, params.dynamic_program)
+        yield run_on_view(self._bounded, program), share.dynamic_program
 
     def _windows(self) -> Iterator[tuple[Method, Share]]:
         """Cyclic schedules by kind of backward, and windows on schedules of any kind."""

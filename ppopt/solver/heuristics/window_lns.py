@@ -171,9 +171,8 @@ class WindowSearch:
                 windows = self._windows(whole, min(budget.workers, self._params.max_at_once))
                 jobs = [(window, self._limits(budget)) for window in windows]
                 outcomes = do_all(lambda job: job[0].reoptimise(job[1]), jobs)
-                budget.spent += self._params.overhead + sum(
-                    outcome.work + self._params.overhead for outcome in outcomes
-                )
+                overhead = self._params.overhead * self._network.size
+                budget.spent += overhead + sum(outcome.work + overhead for outcome in outcomes)
                 for window, outcome in zip(windows, outcomes, strict=True):
                     self._adapt(window, outcome)
                 joined = self._joined(current, windows, outcomes)
