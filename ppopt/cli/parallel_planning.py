@@ -78,6 +78,7 @@ def plan_over_parallelism(
             PlanArguments(
                 mem_limit=settings.get("mem_limit"),
                 order=settings.get("order", GIVEN_ORDER),
+                offload=settings.get("offload"),
                 **chosen,
             ),
             time_limit=settings.seconds,

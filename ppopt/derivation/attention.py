@@ -149,12 +149,16 @@ class GroupedQueryAttention:
         return biases + self.output_bias * hidden + vectors
 
     @property
+    def read(self) -> int:
+        """Elements per token of queries, keys and values."""
+        return self.width * (self.heads + self.groups) + self.value * self.groups
+
+    @property
     def stashed(self) -> int:
         """Elements per token: queries, keys, values, output, the gate, and inputs of norms."""
         normed = self.normed * self.width * (self.heads + self.groups)
         gated = self.gated * self.value * self.heads
-        attended = (self.width + self.value) * (self.heads + self.groups)
-        return attended + normed + gated + self.query_latent
+        return self.read + self.value * self.heads + normed + gated + self.query_latent
 
     def keys(self, context: int) -> float:
         """Keys that a query sees, averaged over a sequence of `context` tokens."""

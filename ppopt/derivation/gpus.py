@@ -186,6 +186,11 @@ class Gpu:
     network_bandwidth: Bandwidth
     """Nominal share of a GPU in the network adapters of its node, one way."""
 
+    host_bandwidth: Bandwidth
+    """Nominal bandwidth between a GPU and the memory of its host, one way."""
+    host_efficiency: Share
+    """Share of `host_bandwidth` that copies from and to pinned memory reach."""
+
     matrix_efficiency: Share
     """Share of the peak that large products of matrices reach."""
     matrix_overhead: Flops

@@ -104,15 +104,19 @@ NO_STEP_COSTS = StepCosts()
 
 
 class DerivedModule(NamedTuple):
-    """A module of a layer that recomputes on its own."""
+    """A module of a layer that recomputes or offloads on its own."""
 
     name: str
-    time: float
-    """Milliseconds that recompute adds to a backward."""
+    time: float | None
+    """Milliseconds that recompute adds to a backward; None: it does not recompute."""
     memory: int
-    """MiB that F does not stash."""
+    """MiB that F does not stash if it recomputes."""
     inside: str = ""
     """Name of the module that contains it."""
+    offload_time: float = 0
+    """Milliseconds of a move to the host, and back; 0: it does not offload."""
+    offload_memory: int = 0
+    """MiB that move."""
 
 
 @dataclass(frozen=True)
@@ -141,6 +145,8 @@ class DerivedLayer:
     """Time that recompute adds to a backward."""
     stashed: int = 0
     """Activation that F stashes with recompute."""
+    offload: float = 0
+    """Time to move the activation to the host, and back; 0: it does not offload."""
     step: StepCosts = NO_STEP_COSTS
     frozen: bool = False
     flops: float = 0
@@ -394,6 +400,7 @@ class Costing:
             output=0 if role == "head" else round(handed / MIB, 3),
             workspace=(_mib(loss), _mib(back)),
             stashed=min(_mib(handed), activation),
+            offload=self._moving(activation) if role in (DECODER, "mtp") else 0,
             step=self.step(parts, total),
             frozen=frozen,
             flops=flops,
@@ -420,8 +427,18 @@ class Costing:
                 launching = number * self.training.style.launch * self.gpu.launch_time
                 launching += CHECKPOINT * sum(each.number for each in same)
                 seconds = max(seconds, self.scale.compute * launching)
-            modules.append(DerivedModule(name, _rounded(1000 * seconds), memory, same[0].inside))
+            time = _rounded(1000 * seconds) if kernels or exchanged else None
+            offloaded = floor(sum(each.offloaded for each in same) / MIB)
+            modules.append(
+                DerivedModule(
+                    name, time, memory, same[0].inside, self._moving(offloaded), offloaded
+                )
+            )
         return tuple(modules)
+
+    def _moving(self, mib: int) -> float:
+        """Milliseconds of a move to the host, or back."""
+        return _rounded(1000 * mib * MIB / (self.gpu.host_bandwidth * self.gpu.host_efficiency))
 
     def transfers(self, sizes: Iterable[float]) -> dict[str, Any]:
         """The setting of a model file for transfers of these sizes, in MiB, to the next device.

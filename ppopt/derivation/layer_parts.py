@@ -146,8 +146,10 @@ class StashedInput(NamedTuple):
 
 
 class ModuleCosts(NamedTuple):
-    """A module that recomputes on its own, in Megatron-LM's names (`--recompute-modules`).
+    """A module that recomputes or offloads on its own, in Megatron-LM's names.
 
+    They are those of `--recompute-modules` and of `--offload-modules`, which moves the input of
+    `core_attn` (queries, keys and values), of `moe_act` and of `expert_fc1`.
     `core_attn`, `mlp`, `moe` and `shared_experts` keep their input and compute the rest again;
     `layernorm`, `mla_up_proj` and `moe_act` discard their output (megatron/core/transformer/
     transformer_config.py, `recompute_modules`).
@@ -164,13 +166,22 @@ class ModuleCosts(NamedTuple):
     """Name of the module that contains it."""
     number: int = 1
     """Number of checkpoints: a norm each."""
+    offloaded: float = 0.0
+    """Bytes of its input, which move to the host if it offloads; 0: it does not."""
 
     @classmethod
     def of(
-        cls, name: str, part: LayerPart, freed: float, inside: str = "", number: int = 1
+        cls,
+        name: str,
+        part: LayerPart,
+        freed: float,
+        inside: str = "",
+        number: int = 1,
+        offloaded: float = 0.0,
     ) -> ModuleCosts:
         """All of a part."""
-        return cls(name, part.forward, part.collectives.forward, max(0.0, freed), inside, number)
+        run = part.forward, part.collectives.forward
+        return cls(name, *run, max(0.0, freed), inside, number, offloaded)
 
 
 @dataclass(frozen=True)
@@ -337,11 +348,12 @@ class Rank:
         """Attention itself, and the expansion of latents to heads.
 
         Fused attention stashes its output, which the product behind it stashes as well, unless that
-        has a copy in FP8.
+        has a copy in FP8. Its input moves to the host, except that which `mla_up_proj` discards.
         """
         each = ELEMENT * self.tokens / self.training.tensor
         output = each * attention.heads * attention.value if self.storage().copies_attended else 0.0
-        core = ModuleCosts.of("core_attn", own, own.stashed_otherwise + output)
+        offloaded = each * attention.read if isinstance(attention, GroupedQueryAttention) else 0.0
+        core = ModuleCosts.of("core_attn", own, own.stashed_otherwise + output, offloaded=offloaded)
         if not isinstance(attention, LatentAttention):
             return (core,)
         up = [part for part in products if part.name.endswith(" up")]
@@ -515,7 +527,8 @@ class Rank:
         activation = self._pointwise("activation function", gated, rows * width)
         added = self._pointwise("biases", EXPERT_BIASES, rows * inputs)
         biases = [added] if experts.bias else []
-        rest = LayerPart("", stashed_otherwise=ELEMENT * rows * (1 + experts.gated) * width)
+        stashed = ELEMENT * rows * (1 + experts.gated) * width
+        rest = LayerPart("", stashed_otherwise=stashed)
         exchange = LayerPart(
             "exchange",
             collectives=self._exchange(experts, inputs),
@@ -526,7 +539,11 @@ class Rank:
             _sum("experts", [*products, activation, *biases, rest]),
         ]
         discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
-        modules = [ModuleCosts.of("moe_act", activation, discarded, "moe")]
+        modules = [ModuleCosts.of("moe_act", activation, discarded, "moe", offloaded=stashed)]
+        if products[0].stashed:
+            modules.append(
+                ModuleCosts("expert_fc1", (), inside="moe", offloaded=products[0].stashed)
+            )
         if experts.shared:
             matrices = experts.shared_matrices(hidden)
             shared = self._network("shared expert", matrices, experts.shared, experts.gated, frozen)

@@ -114,8 +114,8 @@ def layer_settings(layer: DerivedLayer) -> dict[str, Any]:
         settings["workspace"] = {"F": first, "B": back, "BW": back}
     if layer.recompute != layer.forward:
         settings["recompute_time"] = layer.recompute
-    if layer.stashed:
-        settings["kept"] = layer.stashed
+    optional = {"kept": layer.stashed, "offload_time": layer.offload}
+    settings |= {name: amount for name, amount in optional.items() if amount}
     if layer.modules:
         settings["modules"] = list(map(_module_settings, layer.modules))
     settings |= {name: cost for name, cost in layer.step._asdict().items() if cost}
@@ -123,5 +123,10 @@ def layer_settings(layer: DerivedLayer) -> dict[str, Any]:
 
 
 def _module_settings(module: DerivedModule) -> dict[str, Any]:
-    settings = {"name": module.name, "time": module.time, "memory": module.memory}
+    settings: dict[str, Any] = {"name": module.name}
+    if module.time is not None:
+        settings |= {"time": module.time, "memory": module.memory}
+    if module.offload_time:
+        moves = {"offload_time": module.offload_time, "offload_memory": module.offload_memory}
+        settings |= moves
     return settings | ({"inside": module.inside} if module.inside else {})

@@ -391,6 +391,7 @@ SETTINGS = (
         choices=("none", "all", "search"),
         under=Heading.MEMORY,
         replaceable=True,
+        of_parallelism=True,
     ),
     Setting(
         "offload_modules",

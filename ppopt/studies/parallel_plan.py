@@ -114,6 +114,8 @@ class PlanArguments:
     """Memory limit of every device; None: the memory of the GPU."""
     order: str = GIVEN_ORDER
     """Order of microbatches that differ, as `ppopt.Pipeline` reads it."""
+    offload: str | None = None
+    """Offload of the layers, as `ppopt.Pipeline` reads it; None: none."""
     current: str | None = None
     """Strategy that the user runs today, perhaps with its chunks and recompute; None: 1F1B. It has
     the parallelism of the best combination."""
@@ -137,7 +139,12 @@ class PlanArguments:
             recompute=self.recompute or recompute,
             strategies=self.strategies or default_strategies(self.runtime),
             runtime=self.runtime,
-            fields=fields_of(pipeline) | {"mem_limit": limit} | self._microbatches(model, lengths),
+            fields={
+                **fields_of(pipeline),
+                "mem_limit": limit,
+                "offload": self.offload,
+                **self._microbatches(model, lengths),
+            },
         )
 
     def _microbatches(self, model: DerivedModel, lengths: Lengths | None) -> dict[str, Any]:

@@ -121,3 +121,27 @@ def test_published_recipes_fit_the_card_that_they_ran_on(
         peaks.append(max(map(float, schedule.peak_memory)) / 1024)
     assert 0.8 * 73.6 <= peaks[1] <= 73.6
     assert config is LLAMA_70B or peaks[0] > 80
+
+
+def test_moves_to_the_host_by_hand() -> None:
+    """Queries, keys and values of 8192 tokens: 6144 elements each, at 0.8 of 64 GB/s."""
+    model = derive_model(LLAMA_8B, gpu="h100", data=8, sequence=8192)
+    block = model.layers[1]
+    core = next(module for module in block.modules if module.name == "core_attn")
+    assert core.offload_memory == 96
+    assert core.offload_time == pytest.approx(1e3 * 96 * 2**20 / 51.2e9, abs=0.001)
+    assert block.offload == pytest.approx(1e3 * block.activation * 2**20 / 51.2e9, abs=0.001)
+    layer = model.model.layers[1]
+    assert layer.having(offload=("core_attn",)).in_force["offload_memory"] == 96
+    assert all(not own.offload for own in model.layers if own.role in ("embedding", "head"))
+
+
+def test_inputs_of_experts_move_beside_a_recomputed_activation_function() -> None:
+    """A rank has 2048 tokens of 6 experts each: 2048 elements in, 2 x 1408 out."""
+    model = derive_model(MOONLIGHT, gpu="h100", sequence=4096, **RANKS)
+    block = next(layer for layer in model.layers if any(m.name == "moe" for m in layer.modules))
+    offloaded = {module.name: module.offload_memory for module in block.modules}
+    assert (offloaded["expert_fc1"], offloaded["moe_act"]) == (48, 66)
+    index = model.layers.index(block) + 1
+    chosen = model.model.layers[index].having(recompute=("moe_act",), offload=("expert_fc1",))
+    assert chosen.in_force["kept"] < chosen.activation
