@@ -134,12 +134,13 @@ def evaluate_strategies(
     started: list[Evaluation] = []
     unfinished = 0.0
     """Estimated seconds to build the schedules of the searches that were started."""
-    interrupted, needs_one = False, at_least_one
+    work, needs_one = interrupts.Interruptible(), at_least_one
     for position, request in enumerate(requests):
         turn = search_deadline.share_with(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
-        if deadline.pressed:
+        if work.interrupted:
             break
-        try:
+        evaluation = None
+        with work.until_interrupted():
             seconds_left = inf if needs_one else deadline.left - unfinished
             slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
             evaluation = (
@@ -147,8 +148,7 @@ def evaluate_strategies(
                 if slow
                 else _begin(request, objective, deadline, turn)
             )
-        except KeyboardInterrupt:
-            interrupted = True
+        if evaluation is None:
             break
         evaluation = evaluation._replace(position=position)
         needs_one &= bool(evaluation.reason)
@@ -160,17 +160,16 @@ def evaluate_strategies(
     for index, evaluation in enumerate(started):
         search, turn = evaluation.search, search_deadline.share_with(len(started) - index - 1)
         assert search is not None
-        if not (interrupted or deadline.pressed):
-            try:
+        if not work.interrupted:
+            with work.until_interrupted():
                 deadline.tell(f"strategy {evaluation.name}")
                 search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)), max_descents)
-            except KeyboardInterrupt:
-                interrupted = True
-            interrupted |= search.interrupted
+                if search.interrupted:
+                    raise KeyboardInterrupt
         yield evaluation._replace(
             schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
         )
-    if interrupted and not deadline.pressed:
+    if work.interrupted and not deadline.pressed:
         raise KeyboardInterrupt
 
 
@@ -297,15 +296,14 @@ def baseline(
         if placed.layout == searched.layout
     ]
     of_placement.sort(key=lambda request: request.strategy.adaptive)
-    best_found, skipped = None, []
+    best_found, schedules, skipped = None, list[Schedule](), list[str]()
     for evaluation in evaluate_strategies(
         of_placement, result.objective, deadline, max_seconds=MAX_SECONDS
     ):
         if evaluation.out_of_time:
             skipped.append(evaluation.name)
-        candidate = best([] if evaluation.schedule is None else [evaluation.schedule], result)
-        if candidate is not None and (best_found is None or candidate.value < best_found.value):
-            best_found = candidate
+        schedules += filter(None, (evaluation.schedule,))
+        best_found = best(schedules, result)
         if best_found is not None and best_found.value == result.lower_bound:
             break
     if best_found is None:
@@ -340,16 +338,16 @@ def best_other_placement(
         for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
-    best_found = reference
-    for evaluation in evaluate_strategies(
-        requests, result.objective, deadline, max_seconds=max_seconds
-    ):
-        schedule = evaluation.schedule
-        if schedule is not None and schedule.fits_limits:
-            candidate = _baseline_of(schedule, result)
-            if best_found is None or candidate.value < best_found.value:
-                best_found = candidate
-    return None if best_found is reference else best_found
+    evaluations = evaluate_strategies(requests, result.objective, deadline, max_seconds=max_seconds)
+    baselines = [
+        _baseline_of(evaluation.schedule, result)
+        for evaluation in evaluations
+        if evaluation.schedule is not None and evaluation.schedule.fits_limits
+    ]
+    best_found = _minimum(baselines)
+    if best_found is None or (reference is not None and best_found.value >= reference.value):
+        return None
+    return best_found
 
 
 def _applied(
@@ -394,11 +392,14 @@ def end_of_evaluation(result: Result) -> Deadline:
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:
     """Best of the schedules that have the placement of a search and are within its limits."""
     pipeline = _pipeline_of(result)
-    baselines = (
+    return _minimum(
         _baseline_of(schedule, result)
         for schedule in schedules
         if comparable(schedule, pipeline) and _keeps(schedule, pipeline)
     )
+
+
+def _minimum(baselines: Iterable[Baseline]) -> Baseline | None:
     return min(baselines, key=lambda baseline: baseline.value, default=None)
 
 

@@ -50,7 +50,6 @@ from ppopt.studies.parallel_task import (
     CombinationState,
     CombinationStorage,
     CombinationTask,
-    FirstDone,
     FirstTask,
     StudyOptions,
 )
@@ -402,8 +401,8 @@ class _ParallelSearch:
                     queue.clear()
                 elif self._is_open(index):
                     row = self.rows[index]
-                    space, known = self._spaces[row.parallelism], row.state.first
-                    engine.submit(index, FirstTask(space, known, further))
+                    space = self._spaces[row.parallelism]
+                    engine.submit(index, FirstTask(space, row.state, further))
 
         run_tasks(engine, submit, self._take_first, lambda: len(pressed) > 1, pressed)
 
@@ -515,10 +514,8 @@ class _ParallelSearch:
     def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""
         for index, done in ended:
-            if isinstance(done, FirstDone) and done.failed is None:
-                row = self.rows[index]
-                state = row.state._replace(first=done.first, evaluated=done.further)
-                self.rows[index] = replace(row, state=state)
+            if isinstance(done, CombinationDone) and done.state is not None:
+                self.rows[index] = replace(self.rows[index], state=done.state)
             self._deadline.tell("combinations", self.best, self.lower_bound or ZERO)
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:

@@ -89,11 +89,10 @@ class CombinationState(NamedTuple):
 
 
 @dataclass(frozen=True)
-class FirstDone(Done):
-    """Outcome of the evaluation of strategies on a combination."""
+class CombinationDone(Done):
+    """Outcome of an evaluation or a search of a combination."""
 
-    first: tuple[FirstRow, ...] = ()
-    further: bool = False
+    state: CombinationState | None = None
 
 
 @dataclass(frozen=True)
@@ -101,37 +100,26 @@ class FirstTask:
     """The evaluation of strategies on a combination; see `FirstRows`."""
 
     space: PlanSpace
-    known: tuple[FirstRow, ...]
-    """Rows of earlier evaluations."""
+    state: CombinationState
+    """State with the rows of earlier evaluations."""
     further: bool
     """Whether to evaluate further strategies than those that most trainers run."""
-
-    @property
-    def workers(self) -> int:
-        """Number of processors that the evaluation uses."""
-        return 1
+    workers = 1
 
     @property
     def identity(self) -> str:
         """Text of everything that the result depends on."""
-        known = [row.step for row in self.known]
+        known = [row.step for row in self.state.first]
         return repr((version(), space_text(self.space), known, self.further))
 
-    def perform(self) -> FirstDone:
+    def perform(self) -> CombinationDone:
         """Evaluate strategies; the outcome includes the known rows."""
         rows = FirstRows(self.space)
         try:
-            first = rows.further(self.known) if self.further else rows.quick()
-            return FirstDone(first=first, further=self.further)
+            first = rows.further(self.state.first) if self.further else rows.quick()
         except VerificationError as error:
-            return FirstDone(failed=one_line(error))
-
-
-@dataclass(frozen=True)
-class CombinationDone(Done):
-    """Outcome of a search of a combination."""
-
-    state: CombinationState | None = None
+            return CombinationDone(failed=one_line(error))
+        return CombinationDone(state=self.state._replace(first=first, evaluated=self.further))
 
 
 @dataclass(frozen=True)

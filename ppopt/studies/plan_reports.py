@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import inf
 
 from ppopt.solver import interrupts
@@ -65,14 +66,12 @@ class PlanReports:
         """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
         if plan.value is None or plan.interrupted:
             return plan
-        plan = self._refined()
-        if not plan.interrupted:
-            plan = self._with_less_memory()
-        if not plan.interrupted and slowdown is not None:
-            plan = self._with_memory_within(plan, slowdown)
-        if not plan.interrupted:
-            plan = self._with_more_memory(plan)
-        return plan if plan.interrupted else self._with_baselines(plan)
+        plan, within = self._refined(), partial(self._with_memory_within, slowdown=slowdown)
+        reports = (self._with_less_memory, within, self._with_more_memory, self._with_baselines)
+        for add_report in reports:
+            if not plan.interrupted:
+                plan = add_report(plan)
+        return plan
 
     def _refined(self) -> Plan:
         """Continue the strategies that gains are reported over; returns the updated plan.
@@ -88,7 +87,7 @@ class PlanReports:
         search.start_from(baseline.schedule for baseline in self._baselines.results)
         return search.plan()
 
-    def _with_less_memory(self) -> Plan:
+    def _with_less_memory(self, plan: Plan) -> Plan:
         """Add the minimum memory for the value of the plan that a short search finds.
 
         With several workers, this takes about as long as the plan so far, if that much time
@@ -96,7 +95,7 @@ class PlanReports:
         """
         search, best, params = self._search, self._search.best, self._params
         if self._deadline.over:
-            return search.plan()
+            return plan
         assert best is not None
         limit, spent = self._deadline.seconds, self._deadline.spent
         useful = max(params.memory_share * limit, 0.0 if self._by_work else spent)
@@ -107,9 +106,9 @@ class PlanReports:
         minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
         return replace(search.plan(), least_memory=minimum)
 
-    def _with_memory_within(self, plan: Plan, slowdown: Fraction) -> Plan:
+    def _with_memory_within(self, plan: Plan, slowdown: Fraction | None) -> Plan:
         """Add the minimum memory of any configuration at most `slowdown` slower than the best."""
-        if self._deadline.over:
+        if slowdown is None or self._deadline.over:
             return plan
         assert self._search.ceiling is not None
         max_time = int(self._search.ceiling * (1 + slowdown))
@@ -138,13 +137,10 @@ class PlanReports:
         search.known_value = self._search.ceiling
         search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
         search.run_rounds(MORE_ROUNDS)
-        value, lower_bound, batches = (
-            search.ceiling,
-            search.lower_bound,
-            plan.best.configuration.batches,
-        )
+        value, lower_bound = search.ceiling, search.lower_bound
         assert value is not None and lower_bound is not None
-        more = (Fraction(time * batches, set_up.grid) for time in (value, lower_bound))
+        each = Fraction(plan.best.configuration.batches, set_up.grid)
+        more = value * each, lower_bound * each
         return replace(plan, more_memory=MoreMemory(raised_limits, *more))
 
     def _with_baselines(self, plan: Plan) -> Plan:

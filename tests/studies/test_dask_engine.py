@@ -15,7 +15,7 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.studies.engines import dask
 from ppopt.studies.engines.dask import DaskEngine
-from ppopt.studies.parallel_task import FirstTask
+from ppopt.studies.parallel_task import CombinationState, FirstTask
 from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.solve_job import SolveJob, version
 from ppopt.studies.storage import Storage
@@ -96,7 +96,11 @@ def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    "task", [SweepTask(SolveJob(PIPELINE, "gpipe")), FirstTask(SPACE, (), further=False)]
+    "task",
+    [
+        SweepTask(SolveJob(PIPELINE, "gpipe")),
+        FirstTask(SPACE, CombinationState(None), further=False),
+    ],
 )
 def test_a_worker_of_another_version_is_told(
     client: Client, monkeypatch: pytest.MonkeyPatch, task: TaskProtocol

@@ -451,14 +451,19 @@ class ConfigurationSearch(interrupts.Interruptible):
             return True
         return self._stopped(f"{self.choice.name}s", value)
 
+    @property
+    def _end(self) -> int | None:
+        """Best value or the cutoff: a configuration with this bound is useless."""
+        return min_known((self.state.value, self._ceiling()))
+
     def _is_beaten(self, bound: int) -> bool:
-        """Whether a bound reaches the cutoff."""
-        ceiling = self._ceiling()
-        return ceiling is not None and bound >= ceiling
+        """Whether no configuration with this bound is useful."""
+        end = self._end
+        return end is not None and bound >= end
 
     def _cutoff(self, configuration: Configuration) -> Fraction | None:
         """Bound of a configuration, for all its microbatches, from which on it is useless."""
-        end = min_known((self.state.value, self._ceiling()))
+        end = self._end
         return None if end is None else Fraction(end * configuration.batches, self._grid)
 
     def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
@@ -468,7 +473,7 @@ class ConfigurationSearch(interrupts.Interruptible):
 
     def _is_open(self, configuration: Configuration) -> bool:
         """Whether a configuration may have a schedule that is better than the best, and useful."""
-        return self.state.is_open(configuration) and not self._is_beaten(configuration.bound)
+        return not (configuration.impossible or self._is_beaten(configuration.bound))
 
     def _open(self) -> list[Configuration]:
         """Open configurations, the smallest bounds first."""
@@ -640,7 +645,7 @@ class ConfigurationSearch(interrupts.Interruptible):
         """Whether a configuration can no longer be better, or the caller ends the search."""
         own = None if state.value is None else state.value / configuration.batches
         proved = int(state.lower_bound * self._grid) // configuration.batches
-        bound, ends = max(proved, configuration.bound), (self.state.value, self._ceiling())
-        if any(end is not None and bound >= end for end in (own and own * self._grid, *ends)):
+        bound = max(proved, configuration.bound)
+        if self._is_beaten(bound) or (own is not None and bound >= own * self._grid):
             return True
         return self._stopped(self.choice.describe(configuration.key), own)
