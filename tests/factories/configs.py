@@ -15,23 +15,11 @@ from __future__ import annotations
 from typing import Any
 
 from tests.factories import hybrid_configs
-
-Config = dict[str, Any]
-
-
-def _config(architecture: str, hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    return {
-        "architectures": [architecture],
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "tie_word_embeddings": False,
-        **more,
-    }
+from tests.factories.config_dimensions import Config, config_of, latent_attention
 
 
 def _llama(hidden: int, layers: int, heads: int, width: int) -> Config:
-    return _config(
+    return config_of(
         *("LlamaForCausalLM", hidden, layers, heads),
         intermediate_size=width,
         num_key_value_heads=8,
@@ -43,7 +31,7 @@ def _llama(hidden: int, layers: int, heads: int, width: int) -> Config:
 
 
 def _mixtral(hidden: int, layers: int, heads: int, width: int, vocabulary: int) -> Config:
-    return _config(
+    return config_of(
         *("MixtralForCausalLM", hidden, layers, heads),
         intermediate_size=width,
         num_key_value_heads=8,
@@ -55,7 +43,7 @@ def _mixtral(hidden: int, layers: int, heads: int, width: int, vocabulary: int) 
 
 
 def _qwen3_moe(hidden: int, layers: int, heads: int, width: int) -> Config:
-    return _config(
+    return config_of(
         *("Qwen3MoeForCausalLM", hidden, layers, heads),
         attention_bias=False,
         decoder_sparse_step=1,
@@ -73,7 +61,7 @@ def _qwen3_moe(hidden: int, layers: int, heads: int, width: int) -> Config:
 
 
 def _gemma2(hidden: int, layers: int, heads: int, groups: int, width: int, head: int) -> Config:
-    return _config(
+    return config_of(
         *("Gemma2ForCausalLM", hidden, layers, heads),
         intermediate_size=width,
         num_key_value_heads=groups,
@@ -108,7 +96,7 @@ def _gemma3(hidden: int, layers: int, width: int, **more: int) -> Config:
 
 
 def _gpt_oss(layers: int, experts: int) -> Config:
-    return _config(
+    return config_of(
         *("GptOssForCausalLM", 2880, layers, 64),
         attention_bias=True,
         head_dim=64,
@@ -157,7 +145,7 @@ def _llama4(experts: int, step: int, *, normed: bool) -> Config:
 
 
 def _glm(hidden: int, layers: int, width: int, experts: int, expert: int, **more: Any) -> Config:
-    return _config(
+    return config_of(
         *("Glm4MoeForCausalLM", hidden, layers, 96),
         attention_bias=True,
         head_dim=128,
@@ -199,7 +187,7 @@ def _qwen3_vl(kind: str, text: Config, out: int, *, tied: bool = False, **vision
 
 def _linear(layers: int, experts: int, chosen: int, vocabulary: int) -> Config:
     """Dimensions that Qwen3-Next and Qwen3.5 share."""
-    return _config(
+    return config_of(
         *("Qwen3NextForCausalLM", 2048, layers, 16),
         decoder_sparse_step=1,
         full_attention_interval=4,
@@ -220,12 +208,10 @@ def _linear(layers: int, experts: int, chosen: int, vocabulary: int) -> Config:
 
 
 def _deepseek(architecture: str, hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    return _config(
+    return config_of(
         *(architecture, hidden, layers, heads),
         kv_lora_rank=512,
-        qk_nope_head_dim=128,
-        qk_rope_head_dim=64,
-        v_head_dim=128,
+        **latent_attention(),
         moe_layer_freq=1,
         num_key_value_heads=heads,
         **more,
@@ -238,7 +224,7 @@ CONFIGS: dict[str, Config] = {
     "meta-llama/Llama-3.1-70B": _llama(8192, 80, 64, 28672),
     "meta-llama/Llama-3.1-405B": _llama(16384, 126, 128, 53248),
     "mistralai/Mixtral-8x7B-v0.1": _mixtral(4096, 32, 32, 14336, 32000),
-    "Qwen/Qwen2.5-7B": _config(
+    "Qwen/Qwen2.5-7B": config_of(
         *("Qwen2ForCausalLM", 3584, 28, 28),
         intermediate_size=18944,
         num_key_value_heads=4,
@@ -246,7 +232,7 @@ CONFIGS: dict[str, Config] = {
         use_sliding_window=False,
         vocab_size=152064,
     ),
-    "Qwen/Qwen2.5-0.5B": _config(
+    "Qwen/Qwen2.5-0.5B": config_of(
         *("Qwen2ForCausalLM", 896, 24, 14),
         intermediate_size=4864,
         num_key_value_heads=2,
@@ -255,7 +241,7 @@ CONFIGS: dict[str, Config] = {
         vocab_size=151936,
     )
     | {"tie_word_embeddings": True},
-    "Qwen/Qwen3-8B": _config(
+    "Qwen/Qwen3-8B": config_of(
         *("Qwen3ForCausalLM", 4096, 36, 32),
         attention_bias=False,
         head_dim=128,
@@ -314,7 +300,7 @@ CONFIGS: dict[str, Config] = {
         "n_positions": 1024,
         "vocab_size": 50257,
     },
-    "EleutherAI/pythia-6.9b": _config(
+    "EleutherAI/pythia-6.9b": config_of(
         *("GPTNeoXForCausalLM", 4096, 32, 32),
         hidden_act="gelu",
         intermediate_size=16384,
@@ -322,7 +308,7 @@ CONFIGS: dict[str, Config] = {
         use_parallel_residual=True,
         vocab_size=50432,
     ),
-    "EleutherAI/gpt-neox-20b": _config(
+    "EleutherAI/gpt-neox-20b": config_of(
         *("GPTNeoXForCausalLM", 6144, 44, 64),
         hidden_act="gelu_fast",
         intermediate_size=24576,
@@ -331,7 +317,7 @@ CONFIGS: dict[str, Config] = {
         vocab_size=50432,
     ),
     "facebook/opt-6.7b": {
-        **_config("OPTForCausalLM", 4096, 32, 32),
+        **config_of("OPTForCausalLM", 4096, 32, 32),
         "do_layer_norm_before": True,
         "ffn_dim": 16384,
         "max_position_embeddings": 2048,
@@ -340,7 +326,7 @@ CONFIGS: dict[str, Config] = {
         "word_embed_proj_dim": 4096,
     },
     "bigcode/starcoder2-15b": {
-        **_config("Starcoder2ForCausalLM", 6144, 40, 48),
+        **config_of("Starcoder2ForCausalLM", 6144, 40, 48),
         "hidden_act": "gelu_pytorch_tanh",
         "intermediate_size": 24576,
         "norm_epsilon": 1e-5,
@@ -350,14 +336,14 @@ CONFIGS: dict[str, Config] = {
         "use_bias": True,
         "vocab_size": 49152,
     },
-    "mistralai/Mistral-7B-v0.1": _config(
+    "mistralai/Mistral-7B-v0.1": config_of(
         *("MistralForCausalLM", 4096, 32, 32),
         intermediate_size=14336,
         num_key_value_heads=8,
         sliding_window=4096,
         vocab_size=32000,
     ),
-    "google/gemma-7b": _config(
+    "google/gemma-7b": config_of(
         *("GemmaForCausalLM", 3072, 28, 16),
         head_dim=256,
         intermediate_size=24576,
@@ -378,7 +364,7 @@ CONFIGS: dict[str, Config] = {
     "openai/gpt-oss-120b": _gpt_oss(36, 128),
     "meta-llama/Llama-4-Scout-17B-16E": _llama4(16, 1, normed=True),
     "meta-llama/Llama-4-Maverick-17B-128E": _llama4(128, 2, normed=False),
-    "MiniMaxAI/MiniMax-M1-80k": _config(
+    "MiniMaxAI/MiniMax-M1-80k": config_of(
         *("MiniMaxM1ForCausalLM", 6144, 80, 64),
         attn_type_list=([0] * 7 + [1]) * 10,
         head_dim=128,
@@ -388,7 +374,7 @@ CONFIGS: dict[str, Config] = {
         num_local_experts=32,
         vocab_size=200064,
     ),
-    "MiniMaxAI/MiniMax-M2": _config(
+    "MiniMaxAI/MiniMax-M2": config_of(
         *("MiniMaxM2ForCausalLM", 3072, 62, 48),
         head_dim=128,
         intermediate_size=1536,

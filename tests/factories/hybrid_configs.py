@@ -11,22 +11,11 @@ from __future__ import annotations
 
 from typing import Any
 
-Config = dict[str, Any]
-
-
-def _config(architecture: str, hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    return {
-        "architectures": [architecture],
-        "hidden_size": hidden,
-        "num_hidden_layers": layers,
-        "num_attention_heads": heads,
-        "tie_word_embeddings": False,
-        **more,
-    }
+from tests.factories.config_dimensions import Config, config_of, latent_attention
 
 
 def _nemotron_h(hidden: int, pattern: str, heads: int, groups: int, **more: Any) -> Config:
-    return _config(
+    return config_of(
         *("NemotronHForCausalLM", hidden, len(pattern), heads),
         num_key_value_heads=groups,
         head_dim=128,
@@ -41,7 +30,7 @@ def _nemotron_h(hidden: int, pattern: str, heads: int, groups: int, **more: Any)
 
 
 def _granite(hidden: int, width: int, experts: int, shared: int, heads: int) -> Config:
-    return _config(
+    return config_of(
         *("GraniteMoeHybridForCausalLM", hidden, 40, 32),
         num_key_value_heads=8,
         intermediate_size=width,
@@ -60,18 +49,18 @@ def _granite(hidden: int, width: int, experts: int, shared: int, heads: int) -> 
 
 
 def _bailing(version: str, hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    return _config(
+    return config_of(
         *(f"BailingMoe{version}ForCausalLM", hidden, layers, heads), head_dim=128, **more
     )
 
 
 def _cohere(version: str, hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    config = _config(f"Cohere{version}ForCausalLM", hidden, layers, heads, vocab_size=256000)
+    config = config_of(f"Cohere{version}ForCausalLM", hidden, layers, heads, vocab_size=256000)
     return {name: value for name, value in config.items() if "tie" not in name} | more
 
 
 def _falcon(hidden: int, layers: int, heads: int, **more: Any) -> Config:
-    config = _config("FalconForCausalLM", hidden, layers, heads, vocab_size=65024, **more)
+    config = config_of("FalconForCausalLM", hidden, layers, heads, vocab_size=65024, **more)
     return {name: value for name, value in config.items() if "tie" not in name}
 
 
@@ -81,7 +70,7 @@ WHOLE: Block = (8, 5.25)
 
 
 def _decilm(blocks: list[Block]) -> Config:
-    return _config(
+    return config_of(
         *("DeciLMForCausalLM", 8192, len(blocks), 64),
         num_key_value_heads=None,
         vocab_size=128256,
@@ -125,7 +114,7 @@ CONFIGS: dict[str, Config] = {
     ),
     "ibm-granite/granite-4.0-h-small": _granite(4096, 768, 72, 1536, 128),
     "ibm-granite/granite-4.0-h-micro": _granite(2048, 8192, 0, 8192, 64),
-    "moonshotai/Kimi-Linear-48B-A3B-Base": _config(
+    "moonshotai/Kimi-Linear-48B-A3B-Base": config_of(
         *("KimiLinearForCausalLM", 2304, 27, 32),
         intermediate_size=9216,
         moe_intermediate_size=1024,
@@ -136,9 +125,7 @@ CONFIGS: dict[str, Config] = {
         moe_layer_freq=1,
         kv_lora_rank=512,
         q_lora_rank=None,
-        qk_nope_head_dim=128,
-        qk_rope_head_dim=64,
-        v_head_dim=128,
+        **latent_attention(),
         vocab_size=163840,
         linear_attn_config={
             "full_attn_layers": [4, 8, 12, 16, 20, 24, 27],
@@ -148,7 +135,7 @@ CONFIGS: dict[str, Config] = {
             "short_conv_kernel_size": 4,
         },
     ),
-    "XiaomiMiMo/MiMo-V2-Flash": _config(
+    "XiaomiMiMo/MiMo-V2-Flash": config_of(
         *("MiMoV2FlashForCausalLM", 4096, 48, 64),
         num_key_value_heads=4,
         head_dim=192,
@@ -175,9 +162,7 @@ CONFIGS: dict[str, Config] = {
         "num_attention_heads": 64,
         "q_lora_rank": 1536,
         "kv_lora_rank": 512,
-        "qk_nope_head_dim": 128,
-        "qk_rope_head_dim": 64,
-        "v_head_dim": 128,
+        **latent_attention(),
         "ffn_hidden_size": 12288,
         "expert_ffn_hidden_size": 2048,
         "n_routed_experts": 512,
@@ -197,7 +182,7 @@ CONFIGS: dict[str, Config] = {
             *[WHOLE] * 9,
         ]
     ),
-    "baidu/ERNIE-4.5-21B-A3B-PT": _config(
+    "baidu/ERNIE-4.5-21B-A3B-PT": config_of(
         *("Ernie4_5_MoeForCausalLM", 2560, 28, 20),
         num_key_value_heads=4,
         head_dim=128,
@@ -213,7 +198,7 @@ CONFIGS: dict[str, Config] = {
         vocab_size=103424,
     )
     | {"tie_word_embeddings": True},
-    "tencent/Hunyuan-A13B-Instruct": _config(
+    "tencent/Hunyuan-A13B-Instruct": config_of(
         *("HunYuanMoEV1ForCausalLM", 4096, 32, 32),
         num_key_value_heads=8,
         attention_head_dim=128,
@@ -226,7 +211,7 @@ CONFIGS: dict[str, Config] = {
         vocab_size=128167,
     )
     | {"tie_word_embeddings": True},
-    "rednote-hilab/dots.llm1.base": _config(
+    "rednote-hilab/dots.llm1.base": config_of(
         *("Dots1ForCausalLM", 4096, 62, 32),
         num_key_value_heads=32,
         intermediate_size=10944,
@@ -261,14 +246,14 @@ CONFIGS: dict[str, Config] = {
         first_k_dense_replace=0,
         vocab_size=126464,
     ),
-    "allenai/OLMoE-1B-7B-0924": _config(
+    "allenai/OLMoE-1B-7B-0924": config_of(
         *("OlmoeForCausalLM", 2048, 16, 16),
         intermediate_size=1024,
         num_experts=64,
         num_experts_per_tok=8,
         vocab_size=50304,
     ),
-    "LGAI-EXAONE/EXAONE-4.0-32B": _config(
+    "LGAI-EXAONE/EXAONE-4.0-32B": config_of(
         *("Exaone4ForCausalLM", 5120, 64, 40),
         num_key_value_heads=8,
         head_dim=128,
@@ -279,7 +264,7 @@ CONFIGS: dict[str, Config] = {
     ),
     "stepfun-ai/step3": {
         "architectures": ["Step3VLForConditionalGeneration"],
-        "text_config": _config(
+        "text_config": config_of(
             *("Step3TextForCausalLM", 7168, 61, 64),
             num_attention_groups=1,
             head_dim=256,
@@ -306,7 +291,7 @@ CONFIGS: dict[str, Config] = {
         sliding_window=4096,
         sliding_window_pattern=4,
     ),
-    "nvidia/Nemotron-4-340B-Base": _config(
+    "nvidia/Nemotron-4-340B-Base": config_of(
         *("NemotronForCausalLM", 18432, 96, 96),
         num_key_value_heads=8,
         head_dim=192,
