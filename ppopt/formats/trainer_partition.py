@@ -47,6 +47,11 @@ MODULES = frozenset(
 )
 """Values of `--recompute-modules` of Megatron-LM (megatron/core/transformer/transformer_config.py,
 d98e8a6)."""
+OFFLOADED_MODULES = frozenset(
+    ("attn_norm", "qkv_linear", "core_attn", "attn_proj", "mlp_norm", "expert_fc1", "moe_act")
+)
+"""Values of `--offload-modules` of Megatron-LM (user-guide/features/
+fine_grained_activation_offloading of Megatron Core 0.19)."""
 _ROLES = Sequence[Sequence[str]]
 """The role of every layer, stage by stage; the costs of layers play no part here."""
 
@@ -54,12 +59,12 @@ _ROLES = Sequence[Sequence[str]]
 def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str:
     """Write the arguments of Megatron-LM for the pipeline's partition, one per line.
 
-    They say whether its transformer layers recompute and, if ranks have several stages, the group
-    size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs. The sizes
-    of `pipeline.training` come first, if these are known, with the arguments that the costs assume.
-    Raises NotApplicableError if there are no layers, or if Megatron-LM does not support the
-    partition, recompute, group size or sizes. Equal stages without layers are Megatron-LM's
-    default: they need no layout.
+    They say what its transformer layers recompute and offload and, if ranks have several stages,
+    the group size of interleaved 1F1B: that of the schedule, or the smallest that Megatron-LM runs.
+    The sizes of `pipeline.training` come first, if these are known, with the arguments that the
+    costs assume. Raises NotApplicableError if there are no layers, or if Megatron-LM does not
+    support the partition, recompute, offload, group size or sizes. Equal stages without layers are
+    Megatron-LM's default: they need no layout.
     """
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
@@ -75,6 +80,9 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
         lines += ["--recompute-vision"] * (num_encoder_layers(pipeline.model) > 0)
     elif recompute:
         lines += ["--recompute-granularity selective", f"--recompute-modules {' '.join(recompute)}"]
+    if offloaded := _offloaded_modules(pipeline.model):
+        lines += ["--fine-grained-activation-offloading"]
+        lines += [f"--offload-modules {' '.join(offloaded)}"]
     return "\n".join(lines) + "\n"
 
 
@@ -244,7 +252,7 @@ def _recompute_of(model: Model, trainer: str) -> Chosen:
     """
     layers = [layer for layer in model.layers if layer.role not in ENDS]
     check_recompute(model, trainer)
-    names = recomputed_modules(layers)
+    names = chosen_modules(layers, "recompute")
     if not names:
         every = [bool(layer.recompute) for layer in layers]
         if len(set(every)) > 1:
@@ -258,19 +266,40 @@ def _recompute_of(model: Model, trainer: str) -> Chosen:
             f"{trainer}: it does not recompute {', '.join(names)} of a layer; take recompute none "
             "or full"
         )
-    for layer in layers:
-        own = tuple(module.name for module in layer.modules if module.name in names)
-        if layer.recompute != (own or False):
-            raise NotApplicableError(
-                f"{trainer}: its layers recompute the same modules; give recompute_modules, or "
-                "take recompute none or full"
-            )
+    _check_same(layers, "recompute", names)
     return names
 
 
-def recomputed_modules(layers: Iterable[Layer]) -> tuple[str, ...]:
-    """Names of the modules that recompute in some layers, in the order of the layers."""
-    chosen = (layer.recompute for layer in layers)
+def _offloaded_modules(model: Model) -> tuple[str, ...]:
+    """The modules that all transformer layers offload, where they have them; empty: none.
+
+    Raises NotApplicableError if layers differ, or if Megatron-LM does not offload what they do.
+    """
+    names = chosen_modules(model.layers, "offload")
+    strange = [name for name in names if name not in OFFLOADED_MODULES]
+    if strange or any(layer.offload is True for layer in model.layers):
+        raise NotApplicableError(
+            f"megatron: it does not offload {', '.join(strange) or 'whole layers'}; take offload "
+            f"none, or offload_modules of {', '.join(sorted(OFFLOADED_MODULES))}"
+        )
+    _check_same(model.layers, "offload", names)
+    return names
+
+
+def _check_same(layers: Iterable[Layer], field: str, names: Sequence[str]) -> None:
+    """Raise NotApplicableError if a layer does not recompute, or offload, all of these it has."""
+    for layer in layers:
+        own = tuple(module.name for module in layer.modules if module.name in names)
+        if getattr(layer, field) != (own or False):
+            raise NotApplicableError(
+                f"{MEGATRON}: its layers {field} the same modules; give {field}_modules, or take "
+                f"{field} none"
+            )
+
+
+def chosen_modules(layers: Iterable[Layer], field: str) -> tuple[str, ...]:
+    """Names of the modules that recompute, or offload, in some layers, in the order of these."""
+    chosen = (getattr(layer, field) for layer in layers)
     return tuple(
         dict.fromkeys(name for names in chosen if isinstance(names, tuple) for name in names)
     )
@@ -287,6 +316,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
     _check_layers(pipeline, MEGATRON)
     _check_megatron_placement(pipeline)
     _recompute_of(pipeline.model, MEGATRON)
+    _offloaded_modules(pipeline.model)
     roles = [layer.role for layer in pipeline.model.layers]
     encoder = num_encoder_layers(pipeline.model)
     if "mtp" not in roles and not encoder:
@@ -307,7 +337,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
 
 
 def _check_megatron_placement(pipeline: Pipeline) -> None:
-    """Raise NotApplicableError if Megatron-LM has other routes or places, or does not offload."""
+    """Raise NotApplicableError if Megatron-LM has other routes or places, or no such offload."""
     _check_one_route(pipeline, MEGATRON)
     devices = pipeline.num_devices
     if pipeline.hosts[0] != placement.named("interleaved", devices, pipeline.num_stages // devices):
@@ -315,10 +345,10 @@ def _check_megatron_placement(pipeline: Pipeline) -> None:
             "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
             "interleaved"
         )
-    if pipeline.has_offload:
+    if pipeline.has_offload and pipeline.model is None:
         raise NotApplicableError(
-            "megatron: activations move to the host, which it does not do in a pipeline; solve "
-            "with --offload none"
+            "megatron: it offloads modules of layers, and this schedule has stages alone; solve a "
+            "model in layers"
         )
 
 

@@ -38,6 +38,33 @@ def test_megatron_recomputes_one_set_of_modules_in_all_layers() -> None:
     assert "granularity full" not in text
 
 
+def test_megatron_offloads_one_set_of_modules_in_all_layers() -> None:
+    moving = {"name": "expert_fc1", "offload_time": 1, "offload_memory": 3}
+    own = Model([{**BLOCK, "count": 2, "modules": [*MODULES, moving]}, BLOCK])
+    fields: dict[str, Any] = {"stages": 3, "batches": 3, "offload_modules": "expert_fc1"}
+    text = trainer_partition.megatron_arguments(
+        Pipeline(**fields, model=own, recompute_modules="moe_act")
+    )
+    assert text.endswith(
+        "--recompute-modules moe_act\n"
+        "--fine-grained-activation-offloading\n--offload-modules expert_fc1\n"
+    )
+    first, *further = own.layers
+    single = Model([first.having(offload=("expert_fc1",)), *further])
+    with pytest.raises(NotApplicableError, match="its layers offload the same modules"):
+        trainer_partition.megatron_arguments(Pipeline(stages=3, batches=3, model=single))
+
+
+def test_megatron_does_not_offload_other_modules() -> None:
+    own = Model(
+        [{**BLOCK, "count": 2, "modules": [{"name": "moe", "memory": 1, "offload_time": 1}]}]
+    )
+    with pytest.raises(NotApplicableError, match="it does not offload moe; take offload none"):
+        trainer_partition.megatron_arguments(
+            Pipeline(stages=2, batches=2, model=own, offload_modules="moe")
+        )
+
+
 @pytest.mark.parametrize("write", ["torchtitan_keys", "deepspeed_module"])
 def test_other_trainers_have_no_such_modules(write: str) -> None:
     with pytest.raises(NotApplicableError, match="it does not recompute layernorm of a layer"):

@@ -278,7 +278,7 @@ REFUSED: dict[str, tuple[Any, Any, str]] = {
         Model((Layer(1, count=4, activation=1, offload={"time": 1}),)).pipeline(
             devices=2, batches=2
         ),
-        "activations move to the host, which it does not do in a pipeline",
+        "it does not offload whole layers; take offload none",
     ),
     "empty stage": (
         torchtitan_keys,
