@@ -22,8 +22,11 @@ from ppopt import DerivedModel, InputError, Pipeline, Schedule, evaluate
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.gpus import FUSED, UNFUSED, Gpu, Precision
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import ContextType, Loss, Training
+from ppopt.derivation.training import ContextType, Loss, Overlap, Training
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance import Instance
 from ppopt.problem.objective import Objective
+from ppopt.schedule.orders import codes
 
 STRATEGIES = {
     "1f1b": "1f1b",
@@ -36,6 +39,8 @@ STRATEGIES = {
     "dualpipe": "dualpipe",
 }
 """Strategies by the first word of a row's schedule in lower case."""
+COMBINED = {"1f1b": "1f1b-overlap", "interleaved": "interleaved-overlap"}
+"""Strategies whose F and BW run as one where exchanges of experts overlap."""
 SPLIT = ("zb-h1", "zb-1p", "zb-2p", "zbv")
 """Strategies whose backwards are split."""
 VALIDATED_LATER = ("zb-1p", "zb-2p", "zbv")
@@ -96,6 +101,8 @@ def setup_of(run: Run) -> Setup:
         raise NotPredictedError("LoRA: frozen weights")
     training = _training(run)
     strategy, chunks = _schedule(run)
+    if Overlap.DISPATCH in training.overlap:
+        strategy = COMBINED.get(strategy, strategy)
     layers = sum(layer.count for layer in architecture.runs)
     return Setup(
         architecture=architecture,
@@ -273,6 +280,7 @@ def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Predic
         _communication(setup, model, pipeline, stage) for stage in stages
     )
     busy = float(metrics.busy[device])
+    communication -= float(pipeline.ticks.time(_hidden(schedule, device)))
     return Prediction(
         step=step,
         memory=tuple(map(float, schedule.peak_memory)),
@@ -284,6 +292,14 @@ def _prediction(setup: Setup, model: DerivedModel, schedule: Schedule) -> Predic
         flops=float(pipeline.flops_per_microbatch or 0) * pipeline.batches,
         hidden=setup.architecture.hidden,
     )
+
+
+def _hidden(schedule: Schedule, device: int) -> int:
+    """Ticks that overlapped pairs of a device save."""
+    durations = Instance.of(schedule.pipeline, BackwardKind.MIXED).durations
+    alone = int(durations[codes(schedule.orders[device])].sum())
+    own = (schedule.device == device) & ~schedule.seconds
+    return alone - int((schedule.end - schedule.start)[own].sum())
 
 
 def _communication(setup: Setup, model: DerivedModel, pipeline: Pipeline, stage: int) -> float:

@@ -214,9 +214,12 @@ OPTIONS = (
         "overlap",
         "NAMES",
         "Exchanges that overlap with compute: tp (of tensor parallel ranks, with their product), "
-        "dispatch (of tokens with experts, with another microbatch), grads and params (of data "
-        "parallel ranks, with the last backward and the first F); default: none.",
+        "dispatch (of tokens with experts, in pairs of F and BW), wgrad (with dispatch: W of a "
+        "pair is delayed), grads and params (of data parallel ranks, with the last backward and "
+        "the first F); default: none.",
         _names,
+        plan_meaning="Exchanges that overlap with compute, as for `ppopt init`. With dispatch, and "
+        "with wgrad, the plan chooses for every combination whether they do; default: none.",
     ),
     DerivationOption(
         "loss",

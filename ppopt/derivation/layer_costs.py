@@ -38,11 +38,13 @@ from ppopt.derivation.architecture import (
 from ppopt.derivation.attention import parameters_of
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
+from ppopt.derivation.exchange_phases import ExchangeTimes, exchange_phases
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_parts import DISPATCHES, TOKENS, LayerPart, ModuleCosts, Rank
+from ppopt.derivation.layer_parts import TOKENS, LayerPart, ModuleCosts, PerKind, Rank
 from ppopt.derivation.training import ELEMENT, Frozen, Overlap, Training
 from ppopt.problem.layer_settings import DECODER
+from ppopt.problem.phases import Phases
 
 MIB = 2**20
 EMBEDDING = "embedding"
@@ -153,6 +155,8 @@ class DerivedLayer:
     """FLOPs of F and BW of a microbatch, of all ranks; not in the file, their sum is."""
     parts: tuple[LayerPart, ...] = ()
     modules: tuple[DerivedModule, ...] = ()
+    phases: Phases | None = None
+    """Steps of F and of the backward, if exchanges of tokens overlap with another microbatch."""
 
 
 class Scale(NamedTuple):
@@ -384,8 +388,6 @@ class Costing:
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
         activation = _mib(sum(part.stashed for part in parts))
-        if Overlap.DISPATCH in self.training.overlap:
-            parts = self._beside_another_microbatch(parts)
         times = self.times(parts, role)
         total = Times(*map(_rounded, times.total))
         communication = times.communication + times.streaming
@@ -406,7 +408,25 @@ class Costing:
             flops=flops,
             parts=tuple(parts),
             modules=self.modules(parts, is_waiting=times.waiting.backward > 0),
+            phases=self.phases(parts, total),
         )
+
+    def phases(self, parts: Sequence[LayerPart], total: Times) -> Phases | None:
+        """Phases of a layer that takes `total`, if its exchanges of tokens may overlap.
+
+        W follows later if that is delayed; else the backward of a layer is whole.
+        """
+        exchange = self._exposed(part.collectives.named(TOKENS) for part in parts)
+        if Overlap.DISPATCH not in self.training.overlap or not exchange.forward:
+            return None
+        between = [part for part in parts if part.between_exchanges]
+        experts = self.computing(between) + self.communication(between)
+        forward, partial, later, whole = map(
+            ExchangeTimes, total, experts, exchange, self.launching(parts)
+        )
+        if Overlap.WEIGHT in self.training.overlap:
+            whole = partial._replace(weight=later.total, weight_of_experts=later.experts)
+        return exchange_phases(forward, whole)
 
     def modules(self, parts: Sequence[LayerPart], *, is_waiting: bool) -> tuple[DerivedModule, ...]:
         """Modules of a layer; those of one name as one.
@@ -470,7 +490,9 @@ class Costing:
 
     def communication(self, parts: Iterable[LayerPart]) -> Times:
         """Exposed time of collectives."""
-        collectives = (part.collectives for part in parts)
+        return self._exposed(part.collectives for part in parts)
+
+    def _exposed(self, collectives: Iterable[PerKind]) -> Times:
         times = (Times(*(1000 * self.exposed(kind) for kind in each)) for each in collectives)
         return sum(times, Times())
 
@@ -486,18 +508,6 @@ class Costing:
         ]
         times = ((self.computing([part]) + self.communication([part]), n) for part, n in parts)
         return sum(count * (time.forward + time.backward) for time, count in times)
-
-    def _beside_another_microbatch(self, parts: Sequence[LayerPart]) -> list[LayerPart]:
-        """Parts whose exchanges of tokens overlap with compute: of F with BW, of BW with F."""
-        forward, back, weight = (
-            sum(map(self.computed, kernels)) / DISPATCHES
-            for kernels in zip(*map(self._kinds, parts), strict=True)
-        )
-        seconds = (back + weight, forward, 0.0, forward)
-        return [
-            replace(part, collectives=part.collectives.hidden_behind(seconds, TOKENS))
-            for part in parts
-        ]
 
     @cached_property
     def data_parallel(self) -> DataParallel:

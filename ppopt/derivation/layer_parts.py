@@ -120,19 +120,18 @@ class PerKind(NamedTuple):
         """Those of both."""
         return PerKind(*(first + second for first, second in zip(self, addend, strict=True)))
 
-    def hidden_behind(self, seconds: Sequence[float], name: str | None = None) -> PerKind:
-        """With compute that overlaps with each collective of a name, of F, B, W and BW."""
+    def hidden_behind(self, seconds: float) -> PerKind:
+        """With compute that overlaps with each collective."""
         return PerKind(
             *(
-                tuple(
-                    each._replace(hidden=hidden, visible=VISIBLE)
-                    if name in (None, each.name)
-                    else each
-                    for each in collectives
-                )
-                for collectives, hidden in zip(self, seconds, strict=True)
+                tuple(each._replace(hidden=seconds, visible=VISIBLE) for each in collectives)
+                for collectives in self
             )
         )
+
+    def named(self, name: str) -> PerKind:
+        """Those of a name."""
+        return PerKind(*(tuple(each for each in kind if each.name == name) for kind in self))
 
 
 NO_COLLECTIVES = PerKind()
@@ -214,6 +213,8 @@ class LayerPart:
 
     modules: tuple[ModuleCosts, ...] = ()
     """What recomputes on its own."""
+    between_exchanges: bool = False
+    """Whether it computes experts, between two exchanges of tokens."""
     small_kernels: int = 0
     """Further kernels of F, and as many of B, which take time of the CPU alone."""
 
@@ -227,9 +228,8 @@ class LayerPart:
         return _sum(self.name, (self, addend))
 
 
-SUMMED = tuple(
-    entry.name for entry in fields(LayerPart) if entry.name not in ("name", "trained", "in_bf16")
-)
+NOT_SUMMED = ("name", "trained", "in_bf16", "between_exchanges")
+SUMMED = tuple(entry.name for entry in fields(LayerPart) if entry.name not in NOT_SUMMED)
 """Fields of a part that add up."""
 
 
@@ -534,9 +534,10 @@ class Rank:
             collectives=self._exchange(experts, inputs),
             small_kernels=ROUTING_KERNELS,
         )
+        computed = _sum("experts", [*products, activation, *biases, rest])
         parts = [
             _sum("router", [router, *projections, permutation, exchange]),
-            _sum("experts", [*products, activation, *biases, rest]),
+            replace(computed, between_exchanges=True),
         ]
         discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
         modules = [ModuleCosts.of("moe_act", activation, discarded, "moe", offloaded=stashed)]
@@ -682,7 +683,7 @@ class Rank:
         collectives = self._tensor_collectives(matrices, many, trained=not fixed)
         if Overlap.TENSOR in training.overlap:
             seconds = kernel.seconds(self.gpu, training.precision)
-            collectives = collectives.hidden_behind([seconds] * len(PerKind._fields))
+            collectives = collectives.hidden_behind(seconds)
         elements = self.local_tokens * first.inputs
         if first.shard is Shard.ROWS:
             elements = self.tokens * first.inputs / training.tensor

@@ -49,6 +49,7 @@ def _arguments(training: Training, architecture: Architecture) -> Iterator[str]:
     yield from ["--sequence-parallel"] * (training.tensor > 1 and training.sequence_parallel)
     yield from ["--tp-comm-overlap"] * (Overlap.TENSOR in training.overlap)
     yield from ["--overlap-moe-expert-parallel-comm"] * (Overlap.DISPATCH in training.overlap)
+    yield from ["--delay-wgrad-compute"] * (Overlap.WEIGHT in training.overlap)
     yield from ["--cross-entropy-loss-fusion"] * (training.loss is Loss.FUSED)
     yield from ["--cuda-graph-impl local"] * training.cuda_graphs
     yield from _sharding(training)

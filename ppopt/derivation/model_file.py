@@ -102,10 +102,7 @@ def layer_settings(layer: DerivedLayer) -> dict[str, Any]:
         settings["role"] = layer.role
     if layer.count > 1:
         settings["count"] = layer.count
-    for name in ("forward", "backward", "weight"):
-        settings[name] = getattr(layer, name)
-    if layer.input != round(layer.backward - layer.weight, 3):
-        settings["input"] = layer.input
+    settings |= _times(layer)
     settings |= {"activation": layer.activation, "static": layer.static}
     if layer.output:
         settings["output"] = layer.output
@@ -120,6 +117,15 @@ def layer_settings(layer: DerivedLayer) -> dict[str, Any]:
         settings["modules"] = list(map(_module_settings, layer.modules))
     settings |= {name: cost for name, cost in layer.step._asdict().items() if cost}
     return settings | ({"frozen": True} if layer.frozen else {})
+
+
+def _times(layer: DerivedLayer) -> dict[str, Any]:
+    """The times of F, B, W and BW, or the phases that they follow from."""
+    if layer.phases:
+        return {"phases": layer.phases.in_file}
+    times = {name: getattr(layer, name) for name in ("forward", "backward", "weight")}
+    is_sum = layer.input == round(layer.backward - layer.weight, 3)
+    return times if is_sum else times | {"input": layer.input}
 
 
 def _module_settings(module: DerivedModule) -> dict[str, Any]:

@@ -82,9 +82,11 @@ class Overlap(StrEnum):
     """Of tensor-parallel ranks, with the product that they belong to (`--tp-comm-overlap` of
     Megatron-LM, asynchronous tensor parallelism of torchtitan)."""
     DISPATCH = "dispatch"
-    """Of tokens with their experts, with compute of another microbatch: F overlaps with BW
-    (`--overlap-moe-expert-parallel-comm` of Megatron-LM; DualPipe, arXiv 2412.19437, section
+    """Of tokens with their experts, with compute of another microbatch, in an overlapped pair of F
+    and BW (`--overlap-moe-expert-parallel-comm` of Megatron-LM; DualPipe, arXiv 2412.19437, section
     3.2.1)."""
+    WEIGHT = "wgrad"
+    """Of these, with W, too, which is delayed (`--delay-wgrad-compute` of Megatron-LM)."""
     GRADIENTS = "grads"
     """Reduction of gradients, with the last backward (`--overlap-grad-reduce` of Megatron-LM)."""
     PARAMETERS = "params"
@@ -234,6 +236,11 @@ class Training:
         self._check_experts()
 
     def _check_experts(self) -> None:
+        if Overlap.WEIGHT in self.overlap and Overlap.DISPATCH not in self.overlap:
+            raise ConflictError(
+                "overlap: wgrad delays W behind the exchanges of dispatch; give --overlap "
+                "dispatch,wgrad"
+            )
         ranks, remainder = divmod(self.tensor * self.ranks, self.of_expert)
         if remainder:
             raise ConflictError(

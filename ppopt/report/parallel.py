@@ -19,7 +19,7 @@ from ppopt.report.plan_objects import plan_object
 from ppopt.report.plan_text import BEST, describe_enough, status_legend, status_word
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
-from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
+from ppopt.studies.parallel_space import NO_OVERLAP, ParallelSpace
 from ppopt.studies.plan_result import RowStatus
 from ppopt.studies.step_breakdown import StepBreakdown
 
@@ -99,6 +99,7 @@ def parallel_table(plan: ParallelPlan) -> Grid[ParallelRow]:
         Column("memory\n(MiB)", lambda row: significant(row.peak, rounding=ROUND_CEILING)),
         Column("headroom\n(MiB)", lambda row: significant(row.headroom, rounding=ROUND_FLOOR)),
         Column("recompute", lambda row: _chosen(row, recompute_word), left=True, optional=1),
+        *_overlaps(plan),
         left("status", lambda row: _status(plan, row)),
     ]
     rows = plan.rows[:MAX_SHOWN]
@@ -108,6 +109,16 @@ def parallel_table(plan: ParallelPlan) -> Grid[ParallelRow]:
 def _chosen(row: ParallelRow, describe: Callable[[Pipeline], str]) -> str:
     """A decision of the best schedule of a combination."""
     return NONE if row.schedule is None else describe(row.schedule.pipeline)
+
+
+def _overlaps(plan: ParallelPlan) -> list[Column[ParallelRow]]:
+    """Column of the overlap of exchanges with experts, if a combination has one."""
+    if all(row.parallelism.overlap == NO_OVERLAP for row in plan.rows):
+        return []
+    return [
+        left("overlap", lambda row: row.parallelism.overlap),
+        left("strategy", lambda row: row.strategy or NONE),
+    ]
 
 
 def _virtual_stages(pipeline: Pipeline) -> str:
@@ -213,7 +224,7 @@ def _proof(plan: ParallelPlan) -> str:
     if not bounds:
         return text
     _, combination = min(bounds, key=lambda pair: pair[0])
-    sizes = ", ".join(f"{name} {getattr(combination, name)}" for name in DIMENSIONS)
+    sizes = ", ".join(f"{name} {size}" for name, size in combination._asdict().items())
     return f"{text}; the minimum bound is that of {sizes}"
 
 

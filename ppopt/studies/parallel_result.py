@@ -74,6 +74,11 @@ class ParallelRow:
         return None if self._best is None else self._best.schedule
 
     @property
+    def strategy(self) -> str | None:
+        """Strategy of the best schedule, or `searched`; None without a schedule."""
+        return None if self.schedule is None else self.schedule.origin.strategy
+
+    @property
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule; None without one."""
         return None if self.schedule is None else peak_memory(self.schedule)
@@ -176,6 +181,7 @@ class ParallelPlan:
             "tokens_per_second_per_gpu": self.tokens_per_second(row.value),
             "bound_tokens_per_second_per_gpu": self.tokens_per_second(row.lower_bound),
             "configuration": row.configuration,
+            "strategy": row.strategy,
             "peak_memory": plain_or_none(row.peak),
             "seconds": round(row.state.seconds, 3),
             "failed": row.failed,

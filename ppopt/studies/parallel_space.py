@@ -13,7 +13,7 @@ from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.layer_costs import AS_DERIVED, Scale
-from ppopt.derivation.training import Training
+from ppopt.derivation.training import Overlap, Training
 from ppopt.errors import ConflictError, InputError, not_applicable
 from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.sequence_lengths import Lengths
@@ -26,6 +26,13 @@ MAX_COMBINATIONS = 4096
 """Maximum number of combinations of a space: each takes some hundredths of a second to derive."""
 MICROBATCHES = (1, 2, 4)
 """Sequences of a microbatch by default."""
+NO_OVERLAP = "none"
+OVERLAPS = (
+    (NO_OVERLAP,),
+    (Overlap.DISPATCH,),
+    (Overlap.DISPATCH, Overlap.WEIGHT),
+)
+"""Overlaps of exchanges of tokens with their experts, each as the names of the option."""
 MIN_TOKENS_PER_RANK = 4096
 """Minimum tokens of a sequence on a rank, for the default context parallel sizes."""
 
@@ -39,12 +46,14 @@ class Parallelism(NamedTuple):
     data: int
     context: int = 1
     expert: int = 1
+    overlap: str = NO_OVERLAP
+    """Overlap of exchanges of tokens with their experts, one of `OVERLAPS` with commas."""
 
     def __str__(self) -> str:
         suffix = "".join(
             f", {name} {getattr(self, name)}"
-            for name in ("context", "expert")
-            if getattr(self, name) > 1
+            for name in ("context", "expert", "overlap")
+            if getattr(self, name) not in (1, NO_OVERLAP)
         )
         return f"tensor {self.tensor}, microbatch {self.microbatch}, data {self.data}{suffix}"
 
@@ -62,6 +71,9 @@ class ParallelSpace:
     - data: divides the remaining GPUs, and the sequences of a step;
     - expert: divides the experts of all layers and the ranks that share them, data x context;
     - microbatch: `MICROBATCHES` that divide the sequences of a data parallel rank.
+
+    If `training` overlaps exchanges of experts (`Overlap.DISPATCH`), every combination with several
+    expert ranks is there without overlap, too, and so is that without delayed W.
 
     Raises InputError if a list is empty, a number is below 1, or there are too many combinations.
     """
@@ -90,6 +102,7 @@ class ParallelSpace:
     has as many sequences as `microbatch` says."""
 
     def __post_init__(self) -> None:
+        _ = self._overlap
         lists = {name: getattr(self, name) for name in DIMENSIONS}
         for name, numbers in lists.items():
             if numbers is not None and not numbers:
@@ -135,7 +148,10 @@ class ParallelSpace:
                 for data in self.data or self._data_sizes(tensor * context):
                     for expert in self.expert or self._expert_sizes(tensor, data * context):
                         for microbatch in self.microbatch or self._microbatch_sizes(data):
-                            yield Parallelism(tensor, microbatch, data, context, expert)
+                            for overlap in self._overlaps(expert):
+                                yield Parallelism(
+                                    tensor, microbatch, data, context, expert, overlap
+                                )
 
     def _tensor_sizes(self) -> list[int]:
         return [size for size in _divisors(self.gpus) if self._is_within_node(size)]
@@ -171,6 +187,16 @@ class ParallelSpace:
         numbers = [each.number for each in networks if isinstance(each, Experts)]
         return _divisors(gcd(ranks, *numbers)) if numbers and ranks else [1]
 
+    @property
+    def _overlap(self) -> tuple[Overlap, ...]:
+        """Exchanges that may overlap."""
+        return Training(overlap=self.training.get("overlap", ())).overlap
+
+    def _overlaps(self, expert: int) -> list[str]:
+        """Overlaps of exchanges with experts that the training allows."""
+        allowed = {NO_OVERLAP, *self._overlap} if expert > 1 else {NO_OVERLAP}
+        return [",".join(names) for names in OVERLAPS if allowed.issuperset(names)]
+
     def _microbatch_sizes(self, data: int) -> list[int]:
         sequences = 1 if self.microbatch_tokens else self.global_batch // data
         return [size for size in MICROBATCHES if sequences % size == 0]
@@ -205,7 +231,11 @@ class ParallelSpace:
                 "data x microbatch",
             )
             self._check_lengths(batches, combination.microbatch)
-            training = Training(devices, batches, **{**self.training, **combination._asdict()})
+            exchanges = {name for names in OVERLAPS for name in names}
+            shared = [name for name in self._overlap if name not in exchanges]
+            own = [name for name in combination.overlap.split(",") if name != NO_OVERLAP]
+            sizes = combination._asdict() | {"overlap": (*shared, *own)}
+            training = Training(devices, batches, **{**self.training, **sizes})
             return DerivedModel(
                 self.architecture, training, self.gpu, self._efficiency(combination), self.scale,
                 link=self.link,

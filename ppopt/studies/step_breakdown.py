@@ -9,10 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.derivation.layer_costs import KINDS, DerivedLayer
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import Per
 from ppopt.problem.operation import OpKind
 from ppopt.schedule.operations import occurs_per
+from ppopt.schedule.orders import codes
 from ppopt.schedule.schedule import Schedule
 from ppopt.schedule.timing import exposed
 
@@ -28,7 +31,8 @@ class StepBreakdown(NamedTuple):
     compute: Fraction
     """F, B, W and BW without communication; a pair of F and BW counts once."""
     communication: Fraction
-    """Exposed collectives inside these operations: of tensor, context and expert parallelism."""
+    """Exposed collectives inside these operations: of tensor, context and expert parallelism. What
+    overlapped pairs save is not exposed."""
     bubble: Fraction
     """Idle time of the same orders without gradient sync and optimizer; includes waits for
     transfers."""
@@ -44,8 +48,9 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
     time, devices = pipeline.ticks.time, pipeline.num_devices
     step = time(schedule.metrics.makespan_ticks)
     durations = np.where(schedule.seconds, 0, schedule.end - schedule.start)
-    busy = time(int(durations.sum())) / devices
-    communication = _communication(schedule, layers) / devices
+    total = int(durations.sum())
+    busy, hidden = time(total) / devices, time(_alone(schedule) - total)
+    communication = (_communication(schedule, layers) - hidden) / devices
     around = exposed(schedule) or ZERO
     optimizer = min(around, _last_optimizer(schedule))
     return StepBreakdown(
@@ -55,6 +60,12 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
         gradient_sync=around - optimizer,
         optimizer=optimizer,
     )
+
+
+def _alone(schedule: Schedule) -> int:
+    """Ticks of all F, B, W and BW if none ran as a pair."""
+    durations = Instance.of(schedule.pipeline, BackwardKind.MIXED).durations
+    return sum(int(durations[codes(order)].sum()) for order in schedule.orders)
 
 
 def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fraction:

@@ -152,21 +152,6 @@ def test_tensor_parallel_exchanges_overlap_with_their_products() -> None:
     assert after.backward < before.backward and after.communication.weight > 0
 
 
-def test_exchanges_of_experts_overlap_with_another_microbatch() -> None:
-    """Exchanges of F overlap with kernels of BW, of BW with those of F; a quarter is exposed."""
-    config, training = CONFIGS["Qwen/Qwen3-30B-A3B"], {"data": 16, "expert": 16}
-    alone, beside = (
-        derive_model(config, gpu="h100", overlap=names, **training) for names in ((), ("dispatch",))
-    )
-    before, after = (model.layers[1].communication for model in (alone, beside))
-    kernels = alone.costing.computing(alone.layers[1].parts)
-    for kind, behind in (("forward", kernels.backward), ("backward", kernels.forward)):
-        exchange = getattr(before, kind)
-        exposed = max(exchange / 4, exchange - behind)
-        assert getattr(after, kind) == pytest.approx(exposed, abs=2e-3)
-    assert before.backward > after.backward
-
-
 def test_the_flops_are_those_of_the_model() -> None:
     """Of a layer of Llama 3.1 8B: 2 x 218,103,808 parameters x 4096 tokens, and attention."""
     items = explain(derive_model(LLAMA_8B, gpu="h100"))

@@ -62,6 +62,12 @@ EXPERTS = ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
             [*PLAIN, EXPERTS[0], "--moe-token-dispatcher-type flex",
              "--moe-flex-dispatcher-backend deepep", "--expert-tensor-parallel-size 1"],
         ),
+        (
+            DEEPSEEK_V3,
+            {"overlap": ("dispatch", "wgrad")},
+            [*PLAIN[:1], "--overlap-moe-expert-parallel-comm", "--delay-wgrad-compute", *PLAIN[1:],
+             *EXPERTS, "--expert-tensor-parallel-size 1"],
+        ),
         (LLAMA_8B, {"framework": "torch", "data": 2}, []),
     ],
 )  # fmt: skip

@@ -21,6 +21,7 @@ from ppopt.studies.parallel_result import ParallelPlan
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.quick_bound import quick_bound
+from ppopt.studies.step_breakdown import step_breakdown
 from tests.factories.configs import CONFIGS, SMALL
 from tests.packages import needed
 
@@ -180,6 +181,57 @@ def test_experts_that_are_not_divided_by_tensor_have_more_ranks() -> None:
     )  # fmt: skip
     models, skipped = sizes.models()
     assert {each.expert for each in models} == {1, 2, 4, 8} and not skipped
+
+
+@cache
+def plan_with_overlap() -> ParallelPlan:
+    """Four layers of Qwen3-30B-A3B on 16 H100, whose 16 ranks of experts are on two nodes."""
+    config = CONFIGS["Qwen/Qwen3-30B-A3B"] | {"num_hidden_layers": 4}
+    lists = {"tensor": (1,), "context": (1,), "data": (16,), "microbatch": (1,)}
+    training = {"overlap": ("grads", "dispatch", "wgrad"), "cuda_graphs": True}
+    return plan_parallelism(
+        ParallelSpace(
+            architecture_of(config), gpu_named("h100"), 16, 64, **lists, expert=(1, 16),
+            training=training,
+        ),
+        PlanArguments(strategies=("1f1b", "1f1b-overlap"), recompute=("none",)),
+        workers=1,
+        time_limit=600,
+    )  # fmt: skip
+
+
+def test_overlap_of_exchanges_with_experts_is_chosen() -> None:
+    """Without ranks of experts there is no exchange, and with them none to three ways to run it."""
+    rows = {
+        (row.parallelism.expert, row.parallelism.overlap): row for row in plan_with_overlap().rows
+    }
+    overlaps = ("none", "dispatch", "dispatch,wgrad")
+    assert set(rows) == {(1, "none"), *((16, overlap) for overlap in overlaps)}
+    for (_, overlap), row in rows.items():
+        own = () if overlap == "none" else tuple(overlap.split(","))
+        assert row.model.training.overlap == ("grads", *own)
+    combined = rows[16, "dispatch"]
+    assert combined.strategy == "1f1b-overlap" and combined.value is not None
+    alone = ppopt.evaluate(rows[16, "none"].model.pipeline, "1f1b").makespan
+    assert combined.value < alone
+    assert rows[16, "dispatch"].schedule is not None
+    assert ppopt.verify(rows[16, "dispatch"].schedule) == []
+
+
+def test_parts_of_a_step_with_pairs_add_up() -> None:
+    """What pairs save is no exposed communication."""
+    for row in plan_with_overlap().rows:
+        if row.breakdown is not None and row.parallelism.overlap != "none":
+            assert sum(row.breakdown) == row.value
+            assert row.breakdown.communication > 0
+            hidden = replace(row.model.training, overlap=("grads",))
+            alone = ppopt.evaluate(replace(row.model, training=hidden).pipeline, "1f1b")
+            assert row.breakdown.communication < step_breakdown(alone, row.model.layers)[1]
+
+
+def test_names_of_overlaps_are_checked() -> None:
+    with pytest.raises(InputError, match="wgrad delays W behind the exchanges of dispatch"):
+        space(training={"overlap": ("wgrad",)})
 
 
 def test_invalid_combinations_are_counted_by_reason() -> None:

@@ -31,6 +31,8 @@ AcceptsPartition = Callable[[Counts], bool]
 """Whether a runtime supports a partition."""
 USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
 """The strategy of a placement that is evaluated first."""
+OVERLAPPED = {"linear": "1f1b-overlap", "interleaved": "interleaved-overlap", "v": "dualpipe-v"}
+"""The strategy of a placement whose pairs of F and a backward run as one."""
 QUICK = ("linear", "interleaved")
 """Placements whose usual strategy most trainers run; its orders follow from a formula."""
 
@@ -48,24 +50,32 @@ class FirstSchedules(NamedTuple):
     """Options of strategies."""
 
     def usual(self) -> Iterator[Schedule]:
-        """Schedule of the usual strategy of the placement, with recompute and offload by rules.
+        """Schedules of the usual strategies of the placement, with recompute and offload by rules.
 
         With those that are stated, as stated. If this exceeds the limits, the order is repaired:
         forwards wait for memory, so that fewer microbatches are in flight.
         """
-        return self._of_strategy(self.usual_strategy)
+        for strategy in self._usual:
+            yield from self._of_strategy(strategy)
 
     def by_other_strategies(self) -> Iterator[Schedule]:
         """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
         for strategy in registry().values():
             fixed = strategy.placement == self.usual_strategy.placement and not strategy.adaptive
-            if fixed and strategy is not self.usual_strategy:
+            if fixed and strategy not in self._usual:
                 yield from self._of_strategy(strategy)
 
     @property
     def usual_strategy(self) -> Strategy:
-        """The strategy of `usual`."""
+        """The first strategy of `usual`."""
         return resolve(USUAL[self.pipeline.resolved_placement])
+
+    @property
+    def _usual(self) -> tuple[Strategy, ...]:
+        """The usual strategy, and that with overlapped pairs if these have times of their own."""
+        if self.pipeline.overlap is None:
+            return (self.usual_strategy,)
+        return self.usual_strategy, resolve(OVERLAPPED[self.pipeline.resolved_placement])
 
     def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
