@@ -62,7 +62,7 @@ CAUGHT = {
 
 ANYTHING_CAUGHT = {
     "studies/engines/dask.py _done": "a row of a sweep: its task failed on another machine",
-    "torch/job.py load_job": "the user's own code: becomes an InputError that says where",
+    "torch/job.py _built": "the user's own code: becomes an InputError that says where",
     "torch/job.py _function": "the user's own code: becomes an InputError that says where",
     "torch/job.py boundaries": "the user's own code: becomes an InputError that says where",
     "torch/job.py _check_loss": "the user's own code: becomes an InputError that says where",

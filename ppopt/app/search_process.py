@@ -94,18 +94,7 @@ def serve(number: int) -> None:
     link = Connection(number)
     task: Task = link.recv()
     try:
-        link.send(
-            solve(
-                task.pipeline,
-                objective=task.objective,
-                backward_kind=task.backward_kind,
-                time_limit=task.time_limit,
-                workers=task.workers,
-                seed=task.seed,
-                progress=link.send,
-                stop=lambda _: link.poll(),
-            )
-        )
+        link.send(solve(**task._asdict(), progress=link.send, stop=lambda _: link.poll()))
     except (InputError, NotApplicableError) as error:
         link.send(str(error))
     except OSError:

@@ -14,6 +14,7 @@ from ppopt.cli import output
 from ppopt.cli.files import Target
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
+from ppopt.formats.origin_json import members_of
 from ppopt.report import table
 from ppopt.report.columns import Column, Grid, left
 from ppopt.report.study import study_page
@@ -66,11 +67,7 @@ def of_study(study: Study) -> Object:
     return {
         "schema": _SCHEMA,
         "study": study.name,
-        "storage": study.storage,
-        "done": study.done,
-        "cached": study.cached,
-        "failed": study.failed,
-        "open": study.open,
+        **members_of(study, "storage", "done", "cached", "failed", "open"),
         "rows": [_of_row(row) | {"cached": row.cached} for row in study.rows],
     }
 

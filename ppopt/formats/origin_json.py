@@ -36,6 +36,11 @@ def origin_to_object(origin: Origin) -> dict[str, Any]:
     return members | dict(origin.unknown_members)
 
 
+def members_of(record: object, *names: str) -> dict[str, Any]:
+    """Attributes of a record by their names."""
+    return {name: getattr(record, name) for name in names}
+
+
 def json_object(values: Mapping[str, object]) -> dict[str, Any]:
     """Turn values into an object of JSON."""
     return {key: json_form(value) for key, value in values.items()}

@@ -10,6 +10,7 @@ from itertools import chain
 from typing import Any
 
 from ppopt.errors import InputError
+from ppopt.formats.origin_json import members_of
 from ppopt.problem import units
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
@@ -55,15 +56,12 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
     costs = pipeline.costs
     timed = Pipeline(
         stages=pipeline.num_stages,
-        batches=pipeline.batches,
         placement=estimated.hosts,
         mem_limit=pipeline.limits,
-        name=pipeline.name,
         time_unit=_name(unit),
-        memory_unit=pipeline.memory_unit,
-        **{setting.field: getattr(pipeline, setting.field) for setting in COUNTS},
+        **members_of(pipeline, "batches", "name", "memory_unit", "optimizer_barrier"),
+        **members_of(pipeline, *(setting.field for setting in COUNTS)),
         **{field: costs[field] for field in costs.memory_fields},
-        optimizer_barrier=pipeline.optimizer_barrier,
         **estimated.costs(unit),
     )
     return [_schedule(steps[step], timed, unit) for step in sorted(steps)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from statistics import median
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
 
@@ -29,6 +29,28 @@ class StageTimes(NamedTuple):
 
 TimesByRank = Mapping[tuple[str, int], Sequence[Fraction]]
 """Timer and rank -> the time of every report, in milliseconds."""
+
+
+def stage_times(
+    times: TimesByRank,
+    columns: Mapping[str, Sequence[Fraction]],
+    timers: Mapping[str, str],
+    count: int,
+    where: str,
+    **more: Any,
+) -> StageTimes:
+    """Times for one of `count` microbatches from those of all, by field of `StageTimes`.
+
+    `timers`: the timer of every field. `more` are further fields. Raises InputError, beginning with
+    `where`, if a time is 0.
+    """
+    each: dict[str, Any] = {
+        field: _per_microbatch(columns[field], count, timer, where)
+        for field, timer in timers.items()
+    }
+    outliers = num_outliers(times, list(timers.values()))
+    reports = max(map(len, times_of(times, timers["forward"], where).values()))
+    return StageTimes(**each, **{"reports": reports, "outliers": outliers, **more})
 
 
 def device_times(times: TimesByRank, timer: str, devices: int, where: str) -> list[Fraction]:
@@ -65,7 +87,7 @@ def num_outliers(times: TimesByRank, timers: Sequence[str]) -> int:
     )
 
 
-def per_microbatch(
+def _per_microbatch(
     times: Sequence[Fraction], count: int, timer: str, where: str
 ) -> tuple[Fraction, ...]:
     """Times of devices for one of `count` microbatches; raises InputError if a time is 0."""

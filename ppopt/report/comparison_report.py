@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
+from ppopt.formats.origin_json import members_of
 from ppopt.report.schedule_report import ScheduleReport, report_evaluation, report_result
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -49,13 +50,8 @@ def _row(
     row: ComparisonRow, comparison: Comparison, schedules: Sequence[Schedule]
 ) -> ScheduleReport:
     search = comparison.search(row)
-    compared: dict[str, Any] = {
-        "fits_limit": row.fits_limit,
-        "ratio_to_best": row.ratio_to_best,
-        "ratio_to_optimum": row.ratio_to_optimum,
-        "optimum_proved": row.optimum_proved,
-        "communication": row.communication,
-    }
+    names = ("fits_limit", "ratio_to_best", "ratio_to_optimum", "optimum_proved", "communication")
+    compared = members_of(row, *names)
     if search is None:
         return report_evaluation(row.schedule, row.seconds, jitter=row.jitter, **compared)
     baseline = best(schedules, search)

@@ -15,6 +15,7 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 
 from ppopt.errors import InputError
+from ppopt.formats.origin_json import members_of
 from ppopt.problem.kinds import RECORDS, Kind, KindRecord, Per
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
@@ -171,13 +172,9 @@ def framed(
         style=_text("page.css") + style,
         heading=isolated(parts.title),
         opening=opening,
-        kinds=parts.kinds,
-        causes=parts.causes,
-        layers=parts.layers,
-        sections=parts.below,
         plotly=packed_plotly(),
-        data=parts.data,
         script=script,
+        **members_of(parts, "kinds", "causes", "layers", "below", "data"),
     )
 
 

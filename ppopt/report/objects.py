@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json
 from ppopt.formats.figures import METRICS, PLACED, SEARCHED, ScheduleFigures
-from ppopt.formats.origin_json import json_object
+from ppopt.formats.origin_json import json_object, members_of
 from ppopt.problem.exact import plain
 from ppopt.report.headline_table import headline_object
 from ppopt.schedule.schedule import Schedule
@@ -112,8 +112,7 @@ def frontier_object(report: FrontierReport) -> dict[str, Any]:
             "objective": frontier.objective.value,
             "proof": frontier.proof,
             **pipeline.to_object(("mem_limit", "time_unit", "memory_unit")),
-            "searched": frontier.searched,
-            "placements": frontier.placements,
+            **members_of(frontier, "searched", "placements"),
             "link_mode": frontier.pipeline.link_mode.value,
             "least_limit": minimum and minimum.limit,
             "least_limit_proved": minimum is not None and minimum.limit_proved,
@@ -131,9 +130,7 @@ def frontier_object(report: FrontierReport) -> dict[str, Any]:
             ],
             "skipped": _skipped(frontier.skipped),
             "backward_kind": frontier.backward_kind.value,
-            "seed": provenance.seed,
-            "workers": provenance.workers,
-            "versions": provenance.versions,
+            **members_of(provenance, "seed", "workers", "versions"),
             "solve_seconds": round(frontier.solve_seconds, 3),
         }
     )

@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ppopt.formats.origin_json import json_object
+from ppopt.formats.origin_json import json_object, members_of
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, Grid, left
 from ppopt.report.headline_table import describe_headline, headline_object
@@ -42,18 +42,14 @@ def parallel_plan_object(plan: ParallelPlan) -> dict[str, Any]:
     space = plan.space
     own = {
         "proof": _proof(plan),
-        "status": plan.status.value,
-        "value": plan.value,
-        "lower_bound": plan.lower_bound,
-        "gap": plan.gap,
+        **members_of(plan, "status", "value", "lower_bound", "gap"),
         "solve_seconds": round(plan.solve_seconds, 3),
         "parallelism": {
             "tokens_per_second_per_gpu": plan.tokens_per_second(plan.value),
             "bound_tokens_per_second_per_gpu": plan.tokens_per_second(plan.lower_bound),
             "architecture": space.architecture.name,
             "gpu": space.gpu.name,
-            "gpus": space.gpus,
-            "global_batch": space.global_batch,
+            **members_of(space, "gpus", "global_batch", "not_searched"),
             "rows": [plan.row_object(row) for row in plan.rows],
             "skipped": [
                 {"combination": str(combination), "reason": reason}
@@ -63,7 +59,6 @@ def parallel_plan_object(plan: ParallelPlan) -> dict[str, Any]:
                 {"reason": reason, "combinations": number}
                 for reason, number in plan.skipped_by_reason.items()
             ],
-            "not_searched": space.not_searched,
             "storage": plan.storage,
         },
     }

@@ -11,7 +11,7 @@ from typing import Any
 from ppopt.errors import NotApplicableError
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
-from ppopt.formats.origin_json import json_object
+from ppopt.formats.origin_json import json_object, members_of
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
 from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.partition import SEARCH
@@ -91,16 +91,10 @@ def plan_object(plan: Plan) -> dict[str, Any]:
             "within": within
             and {
                 **within.configuration._asdict(),
-                "value": within.value,
-                "memory": within.memory,
-                "lower_bound": within.lower_bound,
+                **members_of(within, "value", "memory", "lower_bound"),
             },
             "more_memory": more
-            and {
-                "mem_limit": more.limits,
-                "value": more.value,
-                "lower_bound": more.lower_bound,
-            },
+            and {"mem_limit": more.limits, **members_of(more, "value", "lower_bound")},
             "baselines": [_baseline_object(baseline, plan) for baseline in plan.baselines],
             "late_baselines": plan.late_baselines,
             "use": trainer_text(plan),
@@ -118,16 +112,12 @@ def _row(row: PlanRow, plan: Plan) -> dict[str, Any]:
     time, best = row.per_microbatch, plan.rows[0].per_microbatch
     return {
         **row.configuration._asdict(),
-        "status": row.status.value,
-        "value": row.value,
-        "lower_bound": row.lower_bound,
+        **members_of(row, "status", "value", "lower_bound", "bound_per_microbatch"),
         "value_per_microbatch": time,
-        "bound_per_microbatch": row.bound_per_microbatch,
         "ratio_to_best": time / best if time is not None and best else None,
         **figures.to_object(_OF_ROW),
         "recompute_layers": figures.recompute,
-        "searches": row.searches,
-        "given_up": row.given_up,
+        **members_of(row, "searches", "given_up"),
     }
 
 
@@ -172,7 +162,7 @@ def _space(plan: Plan) -> dict[str, Any]:
     space, pipeline = plan.space, plan.rows[0].result.pipeline
     keys = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
-        **{name: getattr(space, name) for name in keys},
+        **members_of(space, *keys),
         "placement": space.placements,
         "routes": space.fields.get("routes", 1),
         "p2p_time": common_p2p_time(pipeline),

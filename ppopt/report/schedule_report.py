@@ -14,7 +14,7 @@ from ppopt.formats.figures import (
     measured,
     placed,
 )
-from ppopt.formats.origin_json import json_form, number
+from ppopt.formats.origin_json import json_object, members_of, number
 from ppopt.problem.exact import plain, plain_or_none
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
@@ -67,7 +67,7 @@ def _jitter_object(run: Jitter) -> dict[str, Any]:
 
 
 def _read(record: object, *names: str) -> dict[str, Any]:
-    return {name: json_form(getattr(record, name)) for name in names}
+    return json_object(members_of(record, *names))
 
 
 class OperationsAlone(NamedTuple):
@@ -244,20 +244,11 @@ def report_schedule(schedule: Schedule) -> ScheduleReport:
 
 def _claims(origin: Origin) -> dict[str, Any]:
     """Fields that an origin states, but for the objective and its value."""
-    kind = origin.backward_kind
+    names = ("strategy", "status", "gap", "proof", "certificate")
+    more = ("seed", "workers", "time_limit", "versions", "hint")
     return {
-        "strategy": origin.strategy,
-        "status": origin.status,
-        "lower_bound": number(origin.lower_bound),
-        "gap": origin.gap,
-        "proof": origin.proof,
-        "certificate": origin.certificate,
-        "backward_kind": None if kind is None else kind.value,
-        "seed": origin.seed,
-        "workers": origin.workers,
-        "time_limit": origin.time_limit,
-        "versions": origin.versions,
-        "hint": origin.hint,
+        **members_of(origin, *names, *more),
+        **_read(origin, "lower_bound", "backward_kind"),
     }
 
 

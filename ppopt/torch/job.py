@@ -27,6 +27,7 @@ from torch import nn
 from torch.distributed.pipelining import PipelineStage
 
 from ppopt.errors import InputError
+from ppopt.formats.fields import within
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.torch.pipeline_runtime import first_announced
@@ -203,26 +204,30 @@ def load_job(spec: str, microbatches: int) -> Job:
     Raises InputError, beginning with `spec`, if there is no such function or its job cannot run in
     `microbatches` equal parts.
     """
+    with redirect_stdout(sys.stderr):  # stdout is for the command's result
+        return within(f"stages-from: {spec}", _built, spec, microbatches)
+
+
+def _built(spec: str, microbatches: int) -> Job:
     path, colon, name = spec.rpartition(":")
     if not colon or not path or not name:
-        raise InputError(f"stages-from: {spec}: name the file and the function, my_job.py:build")
-    with redirect_stdout(sys.stderr):  # stdout is for the command's result
-        build = _function(Path(path), name, spec)
-        torch.manual_seed(0)
-        try:
-            job = build(microbatches)
-        except Exception as error:
-            raise _raised(spec, f"{name}({microbatches})", path, error) from None
-    _check(job, microbatches, spec)
+        raise InputError("name the file and the function, my_job.py:build")
+    build = _function(Path(path), name)
+    torch.manual_seed(0)
+    try:
+        job = build(microbatches)
+    except Exception as error:
+        raise _raised(f"{name}({microbatches})", path, error) from None
+    _check(job, microbatches)
     return job
 
 
-def _function(path: Path, name: str, spec: str) -> Callable[[int], Job]:
+def _function(path: Path, name: str) -> Callable[[int], Job]:
     if not path.is_file():
-        raise InputError(f"stages-from: {spec}: there is no file {path}")
+        raise InputError(f"there is no file {path}")
     module_spec = importlib.util.spec_from_file_location(_MODULE, path)
     if module_spec is None or module_spec.loader is None:
-        raise InputError(f"stages-from: {spec}: {path} is no Python file; end it in .py")
+        raise InputError(f"{path} is no Python file; end it in .py")
     folder = str(path.resolve().parent)
     if folder not in sys.path:
         sys.path.insert(0, folder)
@@ -231,17 +236,17 @@ def _function(path: Path, name: str, spec: str) -> Callable[[int], Job]:
     try:
         module_spec.loader.exec_module(module)
     except Exception as error:
-        raise _raised(spec, "importing it", str(path), error) from None
+        raise _raised("importing it", str(path), error) from None
     build = getattr(module, name, None)
     if not callable(build):
-        raise InputError(f"stages-from: {spec}: {path} has no function {name}")
+        raise InputError(f"{path} has no function {name}")
     return build  # type: ignore[no-any-return]
 
 
-def _raised(spec: str, what: str, path: str, error: Exception) -> InputError:
+def _raised(what: str, path: str, error: Exception) -> InputError:
     """InputError for an error of the user's code, with the last line of that file in the trace."""
     if isinstance(error, InputError):
-        return InputError(f"stages-from: {spec}: {error}")
+        return error
     frames = [
         frame
         for frame in traceback.extract_tb(error.__traceback__)
@@ -249,7 +254,7 @@ def _raised(spec: str, what: str, path: str, error: Exception) -> InputError:
     ]
     line = frames[-1].lineno if frames else getattr(error, "lineno", None)
     where = f" (line {line})" if line else ""
-    return InputError(f"stages-from: {spec}: {what} raised {described(error)}{where}")
+    return InputError(f"{what} raised {described(error)}{where}")
 
 
 def described(error: Exception) -> str:
@@ -257,27 +262,25 @@ def described(error: Exception) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def _check(job: object, microbatches: int, spec: str) -> None:
+def _check(job: object, microbatches: int) -> None:
     """Raise InputError unless this is a job whose batch splits into so many microbatches."""
     if not isinstance(job, Job):
-        raise InputError(
-            f"stages-from: {spec}: returns {type(job).__name__}, not a ppopt.torch.Job"
-        )
+        raise InputError(f"returns {type(job).__name__}, not a ppopt.torch.Job")
     if isinstance(job.modules, nn.Module) and not isinstance(job.modules, Sequence | nn.ModuleList):
-        raise InputError(f"stages-from: {spec}: modules is one module; give a list of them")
+        raise InputError("modules is one module; give a list of them")
     if not len(job.modules):
-        raise InputError(f"stages-from: {spec}: modules is empty; give one at least")
+        raise InputError("modules is empty; give one at least")
     for index, module in enumerate(job.modules):
         if not callable(module):
             raise InputError(
-                f"stages-from: {spec}: modules[{index}] is {type(module).__name__}, neither a "
+                f"modules[{index}] is {type(module).__name__}, neither a "
                 "torch.nn.Module nor a function that makes one"
             )
     named_tensors = [*((f"inputs[{n}]", value) for n, value in enumerate(job.arguments))]
     named_tensors += [("target", job.target)]
     for name, tensor in named_tensors:
         if not isinstance(tensor, torch.Tensor):
-            raise InputError(f"stages-from: {spec}: {name} is {type(tensor).__name__}, no tensor")
+            raise InputError(f"{name} is {type(tensor).__name__}, no tensor")
     named_tensors += [
         (name, value) for name, value in job.kwargs.items() if isinstance(value, torch.Tensor)
     ]
@@ -285,7 +288,7 @@ def _check(job: object, microbatches: int, spec: str) -> None:
         if not tensor.ndim or len(tensor) % microbatches or not len(tensor):
             size = tuple(tensor.shape)
             raise InputError(
-                f"stages-from: {spec}: {name} has the shape {size}; its first dimension must be a "
+                f"{name} has the shape {size}; its first dimension must be a "
                 f"multiple of the {microbatches} microbatches"
             )
 

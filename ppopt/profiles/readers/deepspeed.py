@@ -23,8 +23,7 @@ from ppopt.profiles.readers import formats
 from ppopt.profiles.stage_times import (
     StageTimes,
     device_times,
-    num_outliers,
-    per_microbatch,
+    stage_times,
     times_of,
 )
 
@@ -62,20 +61,9 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
             (timer, stage): times[timer, rank] for timer, _ in times for stage in range(devices)
         }
         unknown = f"the log has the times of rank {rank}, and every stage has them."
-    count = batches * interval
-    columns = {
-        field: per_microbatch(device_times(times, timer, devices, where), count, timer, where)
-        for field, timer in TIMERS.items()
-    }
-    return StageTimes(
-        forward=columns["forward"],
-        backward=columns["backward"],
-        reports=max(map(len, ranks.values())),
-        outliers=num_outliers(times, list(TIMERS.values())),
-        source="DeepSpeed's log",
-        unknown=unknown,
-        comments=(comment,),
-    )
+    columns = {field: device_times(times, timer, devices, where) for field, timer in TIMERS.items()}
+    about = {"source": "DeepSpeed's log", "unknown": unknown, "comments": (comment,)}
+    return stage_times(times, columns, TIMERS, batches * interval, where, **about)
 
 
 def _interval(content: str) -> tuple[int, str]:

@@ -38,8 +38,7 @@ from ppopt.profiles.readers import formats
 from ppopt.profiles.stage_times import (
     StageTimes,
     device_times,
-    num_outliers,
-    per_microbatch,
+    stage_times,
     times_of,
 )
 
@@ -69,21 +68,14 @@ def parse_log(content: str, where: str, devices: int, batches: int) -> StageTime
     if not reports:
         times_by_rank, unknown = _times_of_log(content, where)
         reports = max(map(len, times_by_rank.values()))
-    columns = {}
-    for field, name in TIMERS.items():
-        if unknown is None:
-            times = device_times(times_by_rank, name, devices, where)
-        else:
-            times = [median(times_of(times_by_rank, name, where)[0])] * devices
-        columns[field] = per_microbatch(times, batches, name, where)
-    return StageTimes(
-        forward=columns["forward"],
-        backward=columns["backward"],
-        reports=reports,
-        outliers=num_outliers(times_by_rank, list(TIMERS.values())),
-        source="Megatron-LM timers",
-        unknown=unknown,
-    )
+    columns = {
+        field: device_times(times_by_rank, name, devices, where)
+        if unknown is None
+        else [median(times_of(times_by_rank, name, where)[0])] * devices
+        for field, name in TIMERS.items()
+    }
+    about = {"source": "Megatron-LM timers", "reports": reports, "unknown": unknown}
+    return stage_times(times_by_rank, columns, TIMERS, batches, where, **about)
 
 
 _Times = dict[tuple[str, int], list[Fraction]]

@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, whole, within
+from ppopt.formats.figures import known
 from ppopt.formats.torch_csv import KINDS
 from ppopt.problem.kinds import Kind
 from ppopt.problem.operation import ONCE, AuxiliaryKind, Op
@@ -162,8 +163,7 @@ def rank_trace(events: Sequence[_Event], rank: int, base: int) -> RankTrace:
             "ScheduleDualPipeV name them, Schedule1F1B and ScheduleGPipe do not; measure those "
             "with ppopt.torch.Profiler"
         )
-    names = [name for event in events if isinstance(name := event.get("name"), str)]
-    matches = map(_NEXT.fullmatch, names)
+    matches = (_NEXT.fullmatch(str(event.get("name"))) for event in events)
     followed = frozenset(int(match[1]) for match in matches if match)
     around = [
         record._replace(device=rank, start=base + record.start, end=base + record.end)
@@ -179,8 +179,7 @@ def _around(events: Sequence[_Event], launches: _Launches) -> Iterator[Record]:
     collectives = [event for event in events if _is_nccl(event) or _is_gloo(event)]
     times: Counter[tuple[AuxiliaryKind, int]] = Counter()
     for index, span in sorted(_started_within(ranges, collectives, launches).items()):
-        match = _AROUND.fullmatch(ranges[index]["name"])
-        assert match is not None
+        match = known(_match(ranges[index], _AROUND))
         kind, stage = _AROUND_KINDS[match[2]], int(match[1])
         start, end = (round(1000 * instant) for instant in span)
         yield Record(kind, stage, ONCE, 0, start, end, times[kind, stage])
@@ -211,10 +210,13 @@ def _started_within(
     return spans
 
 
+def _match(event: _Event, pattern: re.Pattern[str]) -> re.Match[str] | None:
+    """The match of the name of an event that has a duration."""
+    return pattern.fullmatch(str(event.get("name"))) if event.get("ph") == "X" else None
+
+
 def _is_around(event: _Event) -> bool:
-    name = event.get("name")
-    plain = event.get("ph") == "X" and event.get("cat") != _GPU
-    return plain and isinstance(name, str) and _AROUND.fullmatch(name) is not None
+    return event.get("cat") != _GPU and _match(event, _AROUND) is not None
 
 
 def _is_nccl(event: _Event) -> bool:
@@ -227,8 +229,7 @@ def _gathers(event: _Event) -> bool:
 
 
 def _is_gloo(event: _Event) -> bool:
-    name = event.get("name")
-    return event.get("ph") == "X" and isinstance(name, str) and _GLOO.fullmatch(name) is not None
+    return _match(event, _GLOO) is not None
 
 
 def _counted(
@@ -281,18 +282,15 @@ def _start_and_length(event: _Event) -> tuple[float, float]:
 
 
 def _is_range(event: _Event) -> bool:
-    name = event.get("name")
-    if event.get("ph") != "X" or not isinstance(name, str):
-        return False
-    if _OVERLAP.fullmatch(name):
-        raise InputError(f"{abbreviated(name)}: overlapped operations have no times of their own")
-    return _NAME.fullmatch(name) is not None
+    if overlap := _match(event, _OVERLAP):
+        name = abbreviated(overlap[0])
+        raise InputError(f"{name}: overlapped operations have no times of their own")
+    return _match(event, _NAME) is not None
 
 
 def _operation(event: _Event) -> tuple[Op, int, int]:
     """Operation, start and duration in nanoseconds."""
-    match = _NAME.fullmatch(event["name"])
-    assert match is not None
+    match = known(_match(event, _NAME))
     start, length = (round(1000 * time) for time in _start_and_length(event))
     return Op(KINDS[match[2]], int(match[1]), int(match[3])), start, length
 
