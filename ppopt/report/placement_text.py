@@ -202,20 +202,26 @@ def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     return ["x2: two routes; the weights are allocated twice"] if marked else []
 
 
+def _modules(runs: Sequence[LayerRun] | None) -> str:
+    """The modules of layers that recompute or offload only these, in brackets; empty: no such."""
+    names = dict.fromkeys(name for run in runs or () for name in run.modules or ())
+    return f" ({clean(' '.join(names))})" if names else ""
+
+
 def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:
-    """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0`.
+    """What was chosen with a schedule, after a colon: `: layers 9,8, recompute 2,0 (mlp)`.
 
     `searched` names it: partition, placement, recompute or offload; empty if nothing is named.
     """
     named = {
-        "partition": ("layers", figures.partition),
-        "placement": ("devices", figures.placement),
-        "recompute": ("recompute", figures.recompute),
-        "offload": ("offload", figures.offload),
+        "partition": ("layers", figures.partition, ()),
+        "placement": ("devices", figures.placement, ()),
+        "recompute": ("recompute", figures.recompute, figures.recomputed_layers),
+        "offload": ("offload", figures.offload, figures.offloaded_layers),
     }
     parts = [
-        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
-        for key, (word, value) in named.items()
+        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}{_modules(runs)}"
+        for key, (word, value, runs) in named.items()
         if key in searched and value is not None
     ]
     return f": {', '.join(parts)}" if parts else ""

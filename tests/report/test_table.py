@@ -14,7 +14,7 @@ from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.frontier_report import describe_frontier, report_frontier
 from ppopt.report.objects import evaluation_object
-from ppopt.report.placement_text import describe_layers
+from ppopt.report.placement_text import describe_choices, describe_layers
 from ppopt.report.schedule_report import (
     ScheduleReport,
     report_evaluation,
@@ -319,3 +319,18 @@ def test_layers_that_recompute_are_named_with_their_places() -> None:
     ]
     text = "2 3 layers of the stages: a 2-3, b 4, a 7-8"
     assert describe_layers(report.recompute, report.recomputed_layers) == text
+
+
+def test_choices_name_the_modules_that_recompute_and_offload() -> None:
+    """Whole layers are counted alone, as in `layers 9,8, recompute 2,0`."""
+    modules = ("core_attn", "mlp")
+    report = ScheduleReport(
+        partition=[2, 1],
+        recompute=[2, 0],
+        recomputed_layers=[LayerRun("block", 0, 1, modules)],
+        offload=[0, 1],
+        offloaded_layers=[LayerRun("block", 2, 2, None)],
+    )
+    searched = ("partition", "recompute", "offload")
+    text = describe_choices(report, searched)
+    assert text == ": layers 2,1, recompute 2,0 (core_attn mlp), offload 0,1"
