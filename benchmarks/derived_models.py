@@ -139,7 +139,7 @@ def model_file(
         "Left out: work once per step (unshard, gradient_sync, optimizer). `ppopt init` adds it.",
     )
     layers = [
-        replace(layer, step=NO_STEP_COSTS, modules=())
+        replace(layer, step=NO_STEP_COSTS, modules=(), offload=0)
         for layer in Costing.of(training, H100).layers(architecture)
     ]
     sizes = sizes_of(training, architecture)
