@@ -86,14 +86,9 @@ class Deadline:
             yield item
 
     @property
-    def pressed(self) -> bool:
-        """Whether Ctrl-C was recorded."""
-        return interrupts.pressed()
-
-    @property
     def ended(self) -> bool:
         """Whether time is up, or Ctrl-C was recorded."""
-        return self.over or self.pressed
+        return self.over or interrupts.pressed()
 
     def within(self, seconds: float) -> Deadline:
         """Deadline from now on of at most `seconds`, within the remaining time."""

@@ -169,7 +169,7 @@ def evaluate_strategies(
         yield evaluation._replace(
             schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
         )
-    if work.interrupted and not deadline.pressed:
+    if work.interrupted and not interrupts.pressed():
         raise KeyboardInterrupt
 
 

@@ -245,8 +245,9 @@ def plan_parallelism(
         if engine is None:
             engine, options = _own_engine(stack, options, len(rows))
         late = OUT_OF_TIME in skipped.values()
-        search = _ParallelSearch(rows, plans, options, engine, stored, is_bounded=not late)
-        search.run(stack.enter_context(interrupts.recorded(inner=True)))
+        pressed = stack.enter_context(interrupts.recorded(inner=True))
+        search = _ParallelSearch(rows, plans, options, engine, stored, pressed, is_bounded=not late)
+        search.run()
     best, lower_bound = search.best, search.lower_bound
     rows = sorted(search.rows, key=lambda row: row.sort_key)
     least_memory = None if best is not None else _least_memory(plans)
@@ -311,16 +312,20 @@ class _ParallelSearch:
         options: SolveOptions,
         engine: Engine,
         stored: CombinationStorage | None,
+        pressed: Sequence[int],
         *,
         is_bounded: bool,
     ) -> None:
-        """`is_bounded`: whether every combination has a bound, because none was skipped late."""
+        """`pressed` records Ctrl-C.
+
+        `is_bounded`: whether every combination has a bound, because none was skipped late.
+        """
         self.rows = list(rows)
         self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
         self._deadline, self._options = options.deadline, options.with_deadline(NO_DEADLINE)
         self._limit = options.deadline.seconds
-        self.interrupted = False
+        self._pressed = pressed
         self._stopped = False
         """Whether the engine was asked to stop."""
         if stored is not None:
@@ -359,7 +364,7 @@ class _ParallelSearch:
         minimum = min_known(row.lower_bound for row in self.rows)
         return None if minimum is None else min_known((minimum, self.best))
 
-    def run(self, pressed: list[int]) -> None:
+    def run(self) -> None:
         """Search in rounds, each for half of the time left; one combination even if time is up.
 
         Every round has at most half as many open combinations as the previous one, each for at
@@ -367,29 +372,29 @@ class _ParallelSearch:
         combinations, and all remaining time. If its searches end early, open combinations are
         searched in further rounds.
         """
-        self._evaluate_first(pressed)
+        self._evaluate_first()
         waiting, turn = self._open(), MIN_TURN_SHARE * self._limit
         while waiting and not self._ended:
             slots = self._engine.slots
             last = len(waiting) <= slots
             deadline = self._deadline if last else self._deadline.share(ROUND_SHARE)
-            self._round(waiting, turn, deadline, pressed)
+            self._round(waiting, turn, deadline)
             turn *= 2
             num_turns = max(slots, int(self._deadline.share(ROUND_SHARE).left * slots / turn))
             still_open = self._open()
             waiting = still_open if last else still_open[: min((len(waiting) + 1) // 2, num_turns)]
         self._plan_best()
 
-    def _evaluate_first(self, pressed: list[int]) -> None:
+    def _evaluate_first(self) -> None:
         """Evaluate strategies on every open combination, the most promising first.
 
         After a share of the time this ends once a combination has a step. Those of the smallest
         steps are evaluated further.
         """
-        self._evaluate(self._deadline.share(QUICK_SHARE), pressed, further=False)
-        self._evaluate(self._deadline.share(FURTHER_SHARE), pressed, further=True)
+        self._evaluate(self._deadline.share(QUICK_SHARE), further=False)
+        self._evaluate(self._deadline.share(FURTHER_SHARE), further=True)
 
-    def _evaluate(self, deadline: Deadline, pressed: list[int], *, further: bool) -> None:
+    def _evaluate(self, deadline: Deadline, *, further: bool) -> None:
         """Evaluate strategies on every open combination that has no plan."""
         engine = self._engine
         queue = deque(index for index in self._open() if self.rows[index].plan is None)
@@ -397,14 +402,14 @@ class _ParallelSearch:
         def submit() -> None:
             while queue and engine.free > 0:
                 index = queue.popleft()
-                if pressed or (deadline.over and self.best is not None):
+                if self.interrupted or (deadline.over and self.best is not None):
                     queue.clear()
                 elif self._is_open(index):
                     row = self.rows[index]
                     space = self._spaces[row.parallelism]
                     engine.submit(index, FirstTask(space, row.state, further))
 
-        run_tasks(engine, submit, self._take_first, lambda: len(pressed) > 1, pressed)
+        run_tasks(engine, submit, self._take_first, lambda: len(self._pressed) > 1, self._pressed)
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.
@@ -423,6 +428,11 @@ class _ParallelSearch:
             if done.state is None and not self._planned:
                 raise RunError(f"{row.parallelism}: {done.failed}")
             self._take([(index, done)])
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ends the search."""
+        return bool(self._pressed)
 
     @property
     def _ended(self) -> bool:
@@ -464,9 +474,7 @@ class _ParallelSearch:
         training = row.model.training
         return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
-    def _round(
-        self, waiting: Sequence[int], turn: float, deadline: Deadline, pressed: list[int]
-    ) -> None:
+    def _round(self, waiting: Sequence[int], turn: float, deadline: Deadline) -> None:
         """Search combinations once each, as many at the same time as the engine has slots.
 
         Each is searched for `turn` seconds, or longer if the deadline leaves more.
@@ -478,11 +486,10 @@ class _ParallelSearch:
                 self._submit(queue.popleft(), queue, turn, deadline)
 
         def ends() -> bool:
-            self.interrupted = bool(pressed)
             self._stopped = self.interrupted or self._is_late
             return self._stopped
 
-        run_tasks(engine, submit, self._take, ends, pressed)
+        run_tasks(engine, submit, self._take, ends, self._pressed)
 
     @property
     def _is_late(self) -> bool:

@@ -8,6 +8,7 @@ from fractions import Fraction
 
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.partition import SEARCH
+from ppopt.solver import interrupts
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all
@@ -62,7 +63,7 @@ def within_share(
     for index, candidate in enumerate(waiting):
         share = deadline.share(1 / (len(waiting) - index))
         results.append(_min_memory_within(candidate, max_time, share))
-        if deadline.pressed:
+        if interrupts.pressed():
             break
     minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
     if minimum is None:

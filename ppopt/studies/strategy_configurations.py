@@ -21,7 +21,6 @@ from ppopt.problem.partition import SEARCH, all_by_rule
 from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.recompute.stage_options import StageOptions
 
@@ -172,15 +171,6 @@ class StrategyConfigurations:
             yield (*counts, *numbers)
         while True:
             yield self.after_random_moves((*self.base.counts, *numbers), 2 * self.num_stages)
-
-    def proof(self, search: SearchedConfigurations) -> str:
-        """Text of the argument behind the bound over all."""
-        if not search.closed:
-            return "not every partition was evaluated or excluded"
-        return (
-            f"{search.searched} partitions were evaluated; in each of the others, one device "
-            "already needs this long or exceeds its memory"
-        )
 
     # Arrays of keys.
 

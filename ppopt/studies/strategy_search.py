@@ -161,7 +161,12 @@ class StrategySearch(interrupts.Interruptible):
         """Text of the proof for the best configuration."""
         if self.conclusive:
             return "every partition was tried, with every choice of recompute that may be best"
-        return self.choice.proof(self.state)
+        if not self.proved:
+            return "not every partition was evaluated or excluded"
+        return (
+            f"{self.state.searched} partitions were evaluated; in each of the others, one device "
+            "already needs this long or exceeds its memory"
+        )
 
     @property
     def stalled(self) -> bool:

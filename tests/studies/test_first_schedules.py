@@ -193,8 +193,8 @@ def test_strategies_of_a_wider_space_of_parallelism_are_no_slower(
 ) -> None:
     """The clock hardly moves, and no combination is searched."""
 
-    def evaluate_only(search: _ParallelSearch, pressed: list[int]) -> None:
-        search._evaluate_first(pressed)
+    def evaluate_only(search: _ParallelSearch) -> None:
+        search._evaluate_first()
         raise Evaluated(search.best)
 
     monkeypatch.setattr(_ParallelSearch, "run", evaluate_only)

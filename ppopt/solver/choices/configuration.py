@@ -75,7 +75,8 @@ class SearchedConfigurations:
     """Configuration of the best schedule."""
     rest: Rest = field(init=False)
     """Configurations not enumerated that may be better."""
-    _all_excluded: bool = field(default=False, init=False)
+    all_excluded: bool = field(default=False, init=False)
+    """Whether every other configuration is proved to be no better."""
 
     def __post_init__(self) -> None:
         self.rest = Unlisted(self.open_bound)
@@ -89,11 +90,6 @@ class SearchedConfigurations:
         """Record the configuration of the best schedule."""
         self.best = configuration
         self.raise_open_bound(self.open_bound)
-
-    @property
-    def all_excluded(self) -> bool:
-        """Whether every other configuration is proved to be no better."""
-        return self._all_excluded
 
     def raise_bound(self, ceiling: int | None = None) -> None:
         """Raise the bound over all to the minimum over the configurations that may be better.
@@ -111,14 +107,14 @@ class SearchedConfigurations:
         """Raise the bound of all configurations to the minimum of the bounds that cover them."""
         bound = lower_bound_of(bounds)
         if bound is None:
-            self._all_excluded = True
+            self.all_excluded = True
         else:
             self.raise_open_bound(bound)
 
     def raise_open_bound(self, bound: int) -> None:
         """Raise the lower bound of all configurations that may be better."""
         self.open_bound = max(self.open_bound, bound)
-        self._all_excluded |= self.value is not None and self.open_bound >= self.value
+        self.all_excluded |= self.value is not None and self.open_bound >= self.value
 
     @property
     def lower_bound(self) -> int:

@@ -67,11 +67,10 @@ class OrderSearch:
         factors: Floats,
         objective: Objective,
         stop: Callable[[], bool] = lambda: False,
-        seed: int = 0,
     ) -> None:
         self._timing, self._factors = timing, factors
         self._objective, self._stop = objective, stop
-        self._random = np.random.default_rng(seed)
+        self._random = np.random.default_rng(0)
         self._steps = _steps(len(factors))
         self.evaluated = 0
         """Number of orders timed."""
