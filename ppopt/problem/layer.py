@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, modules, units
-from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.backward_times import complete
 from ppopt.problem.cost_table import LAYER_COSTS, LayerFields
 from ppopt.problem.exact import plain
@@ -387,17 +386,6 @@ def on_compute(layer: Layer) -> Layer:
 
 def _sum(numbers: Iterable[Any]) -> Fraction:
     return sum(numbers, Fraction(0))
-
-
-def backward_peak(layers: Iterable[Layer]) -> BackwardPeak:
-    """Peak memory of a microbatch while BW runs the layers of a stage one at a time."""
-    peak = BackwardPeak()
-    for _, same in groupby(layers, id):
-        layer, *repeats = same
-        retained, workspace = layer.in_force["kept"], layer.in_force["backward_workspace"]
-        cost = (retained, layer.activation, workspace)
-        peak = peak.then(*cost, count=1 + len(repeats))
-    return peak
 
 
 def activation_of(layers: Iterable[Layer]) -> Fraction:

@@ -255,14 +255,6 @@ class Layers:
         """Whether any layer states its output: a bandwidth needs one."""
         return any(layer.output for layer in self.layers)
 
-    def outputs(self, counts: Sequence[int]) -> tuple[Fraction, ...]:
-        """Output size of every stage but the last; raises InputError as `checked`.
-
-        An empty stage passes its input on.
-        """
-        cuts = accumulate(self.checked(counts)[:-1])
-        return tuple(self.costed[cut - 1].output for cut in cuts)
-
     def stage_layers(self, counts: Sequence[int]) -> tuple[tuple[Layer, ...], ...]:
         """Layers of every stage, as in `costed`; raises InputError as `checked`."""
         cuts = accumulate(self.checked(counts), initial=0)

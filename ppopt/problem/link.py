@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -158,21 +158,19 @@ def check_model(model: Layers | None) -> None:
         raise InputError("link: no layer gives its output; give `output` in the layers")
 
 
-def delays_by_size(
-    ways: Link, sizes: Sequence[Fraction], stated: Mapping[str, Any]
-) -> dict[str, tuple[Fraction, ...]]:
-    """Delays of the boundaries, both ways, from the outputs of the stages.
+def ways_of(link: Link | None) -> dict[str, Link]:
+    """The directions whose delays follow from sizes, by the field of the delays."""
+    ways = {} if link is None else {"p2p": link, "backward_p2p": link.backward}
+    return {field: way for field, way in ways.items() if way is not None}
 
-    `stated` are the delays of the fields; those of another partition, which `replace` passes on,
-    are replaced. Raises InputError if a user gave some.
+
+def check_not_stated(field: str, delays: object) -> None:
+    """Raise InputError if a user gave delays that the link gives.
+
+    Those of another partition, which `replace` passes on, are none.
     """
-    delays = {}
-    for field, way in {"p2p": ways, "backward_p2p": ways.backward}.items():
-        if way is not None:
-            if stated[field] != 0 and not is_exact(stated[field]):
-                raise InputError(f"{field}_time: link gives it; keep one of both")
-            delays[field] = way.delays(sizes)
-    return delays
+    if delays != 0 and not is_exact(delays):
+        raise InputError(f"{field}_time: link gives it; keep one of both")
 
 
 def in_unit(raw_link: object, measure: Unit, old: str, new: str) -> object:

@@ -104,10 +104,10 @@ def check_memory_known(times: object, memory: object, limit: object) -> None:
         )
 
 
-def check_no_pairs(slices: Factors | None, costs: StageCosts[Fraction]) -> None:
+def check_no_pairs(slices: Factors, costs: StageCosts[Fraction]) -> None:
     """Raise ConflictError if slices differ, and pairs have times of their own."""
     alone = tuple(map(add, costs.forward, costs.backward))
-    if costs.overlap not in ((), alone) and any(factor != 1 for factor in slices or ()):
+    if costs.overlap not in ((), alone) and any(factor != 1 for factor in slices):
         raise ConflictError(
             f"{SLICE_TIMES}: does not go with overlap_times, which are of equal slices; give one"
         )

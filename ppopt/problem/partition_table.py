@@ -31,7 +31,7 @@ from ppopt.problem.costs import (
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.layer_table import LayerTable
-from ppopt.problem.link import delays_by_size
+from ppopt.problem.link import ways_of
 from ppopt.problem.modules import MEMORY, TIMES, numbers_of
 from ppopt.problem.stage_row import AMOUNTS, Devices, StageRow, refuse_large
 from ppopt.problem.units import Unit
@@ -144,14 +144,13 @@ class PartitionTable:
         self, pipeline: Pipeline
     ) -> tuple[dict[str, tuple[Fraction, ...]], tuple[Fraction, ...]]:
         """Delays by the sizes of outputs, by field and number of layers before, and the others."""
-        model, stated = pipeline.model, {"p2p": pipeline.p2p, "backward_p2p": pipeline.backward_p2p}
-        sized = {}
-        if pipeline.link is not None:
-            sizes = [ZERO, *(layer.output / self._slices for layer in model.distinct_costed)]
-            for field, row in delays_by_size(pipeline.link, sizes, stated).items():
-                sized[field] = (row[0], *(row[1 + layer] for layer in model.distinct_index))
-        constant = (row for field, row in stated.items() if field not in sized and row is not None)
-        return sized, distinct(flat(tuple(constant)))
+        model, sized = pipeline.model, {}
+        sizes = [ZERO, *(layer.output / self._slices for layer in model.distinct_costed)]
+        for field, way in ways_of(pipeline.link).items():
+            row = way.delays(sizes)
+            sized[field] = (row[0], *(row[1 + layer] for layer in model.distinct_index))
+        stated = {"p2p": pipeline.p2p, "backward_p2p": pipeline.backward_p2p or ()}
+        return sized, distinct(flat(tuple(stated[field] for field in stated.keys() - sized)))
 
     def _delays_by_cut(self, pipeline: Pipeline) -> Ints:
         """No gradient goes back over a cut before which no layer runs a backward."""

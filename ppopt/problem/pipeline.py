@@ -79,7 +79,8 @@ class Pipeline(PipelineFields):
         read_values(self)
         front = any(self.model.passing) if self.model else not all(self.has_operations[OpKind.B])
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
-        microbatches.check_no_pairs(self.slice_times, self.costs)
+        if self.slice_times:
+            microbatches.check_no_pairs(self.slice_times, self.costs)
         set_fields(self, grid=lcm(self.grid or self._own_grid, self.ticks.per_unit))
 
     def _read_model(self) -> None:
@@ -156,17 +157,21 @@ class Pipeline(PipelineFields):
     @cached_property
     def has_unshard(self) -> bool:
         """Whether weights of stages are gathered before their first F."""
-        return any(self.costs.unshard) or any(self.costs.unshard_memory)
+        return self._has_any("unshard", "unshard_memory")
 
     @cached_property
     def has_gradient_work(self) -> bool:
         """Whether a step has unshards, gradient syncs, optimizers or gathered weights."""
-        return any(any(self.costs[field]) for field in STEP_FIELDS)
+        return self._has_any(*STEP_FIELDS)
 
     @cached_property
     def has_offload(self) -> bool:
         """Whether activations move to the host."""
-        return any(self.costs.offload_memory)
+        return self._has_any("offload_memory")
+
+    def _has_any(self, *fields: str) -> bool:
+        """Whether a stage has one of some costs."""
+        return any(any(self.stage_row.costs[field]) for field in fields)
 
     @property
     def has_auxiliary_operations(self) -> bool:

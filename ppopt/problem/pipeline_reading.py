@@ -18,6 +18,7 @@ from ppopt.problem import (
     partition,
     sequence_lengths,
 )
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.field_values import FieldReader, check_grid, is_list, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
@@ -117,19 +118,21 @@ def _read_costs(pipeline: Pipeline, reader: FieldReader) -> None:
 
 def _read_delays(pipeline: Pipeline, reader: FieldReader) -> None:
     """Read the delays between stages, or derive them from the outputs of layers."""
-    stated = {"p2p": pipeline.p2p, "backward_p2p": pipeline.backward_p2p}
     if pipeline.link is not None:
         link.check_model(pipeline.model)
         link_read = link.read_link(pipeline.link, pipeline.time_unit, pipeline.memory_unit)
         set_fields(pipeline, link=link_read)
-        outputs = pipeline.model.outputs(pipeline.counts)
-        sizes = [size / pipeline.num_slices for size in outputs]
-        stated |= link.delays_by_size(pipeline.link, sizes, stated)
-    if stated["backward_p2p"] is None:
-        del stated["backward_p2p"]
-    for field, delays in stated.items():
-        read = reader.delays(field, delays, pipeline.num_stages, pipeline.num_devices)
-        set_fields(pipeline, **{field: read})
+    by_size = link.ways_of(pipeline.link)
+    for field in ("p2p", "backward_p2p"):
+        delays = getattr(pipeline, field)
+        if field in by_size:
+            link.check_not_stated(field, delays)
+            set_fields(pipeline, **{field: ZERO})
+        elif delays is not None:
+            read = reader.delays(field, delays, pipeline.num_stages, pipeline.num_devices)
+            set_fields(pipeline, **{field: read})
+    if by_size:
+        set_fields(pipeline, **pipeline.partitions.delays_of(pipeline.counts))
 
 
 def _read_limit(pipeline: Pipeline, reader: FieldReader) -> None:
