@@ -128,7 +128,7 @@ def _read_delays(pipeline: Pipeline, reader: FieldReader) -> None:
         if field in by_size:
             link.check_not_stated(field, delays)
             set_fields(pipeline, **{field: ZERO})
-        elif delays is not None:
+        elif field == "p2p" or delays is not None:
             read = reader.delays(field, delays, pipeline.num_stages, pipeline.num_devices)
             set_fields(pipeline, **{field: read})
     if by_size:
