@@ -133,6 +133,8 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
     sizes = pipeline.training
     if sizes is None:
         return []
+    if megatron_schedule.overlaps(sizes) and pipeline.model is not None:
+        _check_overlap(pipeline.model)
     ways = 2 * sizes.context
     if sizes.context > 1 and sizes.sequence is not None and sizes.sequence % ways:
         raise NotApplicableError(
@@ -157,6 +159,19 @@ def megatron_sizes(pipeline: Pipeline) -> list[str]:
         *([] if sizes.sequence is None else [f"--seq-length {sizes.sequence}"]),
     ]
     return lines + [argument for argument in known if argument not in lines]
+
+
+def _check_overlap(model: Model) -> None:
+    """Raise NotApplicableError if layers recompute what Megatron-LM does not overlap.
+
+    See `__post_init__` of megatron/core/transformer/transformer_config.py.
+    """
+    recompute = _recompute_of(model, MEGATRON)
+    if recompute is True or (recompute and "moe" in recompute):
+        raise NotApplicableError(
+            "megatron: it overlaps exchanges of experts if neither whole layers nor moe recompute; "
+            "solve with other modules, or without dispatch in --overlap"
+        )
 
 
 def megatron_costs(pipeline: Pipeline) -> list[str]:

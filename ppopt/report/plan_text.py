@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from ppopt.formats.figures import limits
-from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
+from ppopt.formats.megatron_schedule import COMBINED, STRATEGIES
 from ppopt.problem.microbatches import SEARCH_ORDER
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import Trait
@@ -287,7 +287,7 @@ def describe_use(plan: Plan, files: Sequence[Path] = ()) -> list[str]:
     text, strategy = trainer_text(plan), plan.rows[0].configuration.strategy
     arguments = text["megatron_arguments"]
     if arguments is not None:
-        part = "" if strategy in MEGATRON else " (partition only)"
+        part = "" if strategy in STRATEGIES + COMBINED else " (partition only)"
         lines.append(f"  Megatron-LM{part}: " + " ".join(arguments.split("\n")).strip())
     if text["torchtitan"] is not None:
         lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")

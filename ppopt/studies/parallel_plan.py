@@ -29,6 +29,7 @@ from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.problem.sequence_lengths import Lengths
+from ppopt.problem.traits import Trait
 from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.child_process import interpreter
@@ -136,7 +137,7 @@ class PlanArguments:
             placements=self.placements if pipeline.num_devices > 1 else ("linear",),
             chunks=self.chunks if pipeline.num_devices > 1 else (1,),
             recompute=self.recompute or recompute,
-            strategies=self.strategies or default_strategies(self.runtime),
+            strategies=self.strategies or default_strategies(self.runtime, pipeline.training),
             runtime=self.runtime,
             fields={
                 **fields_of(pipeline),
@@ -192,7 +193,8 @@ class PlanArguments:
                 reason = error
             else:
                 problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-                if not LAYER_WORK.applies(traits_of_any(problem)):
+                pairs = {Trait.PAIRS, Trait.SHORT_PAIRS}
+                if not LAYER_WORK.applies(traits_of_any(problem) - pairs):
                     return BoundedSpace(space, ZERO)
                 return BoundedSpace(space, quick_bound(space, pipeline.limits, pipeline.factors))
         assert reason is not None

@@ -137,7 +137,9 @@ def plan(
         placements=names,
         chunks=chunks,
         recompute=None if recompute is None else _listed(recompute),
-        strategies=default_strategies(runtime) if strategies is None else _listed(strategies),
+        strategies=_listed(strategies)
+        if strategies is not None
+        else default_strategies(runtime, fields.get("training")),
         options=options or Options(),
         partition=partition,
     )

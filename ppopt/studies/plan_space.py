@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
-from ppopt.formats.megatron_schedule import STRATEGIES as MEGATRON
 from ppopt.problem.layer_options import sets_of_all
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -19,6 +18,7 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import set_fields
 from ppopt.problem.settings import SETTINGS, SettingScope
+from ppopt.problem.training_sizes import TrainingSizes
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
@@ -126,9 +126,10 @@ class PlanSpace:
         names = map(canonical_name, self.strategies)
         object.__setattr__(self, "strategies", tuple(dict.fromkeys(names)))
         for name in self.strategies:
-            if self.runtime == "megatron" and name not in MEGATRON:
+            runs = megatron_schedule.strategies_of(self.fields.get("training"))
+            if self.runtime == "megatron" and name not in runs:
                 raise InputError(
-                    f"strategies: Megatron-LM runs {' and '.join(MEGATRON)} only, not {name}; "
+                    f"strategies: Megatron-LM runs {' and '.join(runs)} only, not {name}; "
                     "leave --strategies or --runtime out"
                 )
 
@@ -266,6 +267,7 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     stage has all of an encoder and the embedding. So if it supports any partition, it supports one
     in which a single stage, the last or the one before, has more layers than it needs.
     """
+    megatron_schedule.strategy_of(pipeline)
     megatron_schedule.group_size_of(pipeline, group_size)
     trainer_partition.megatron_sizes(pipeline)
     if pipeline.partition != SEARCH:
@@ -318,9 +320,9 @@ def set_up_until(
     return results, left_out
 
 
-def default_strategies(runtime: str) -> tuple[str, ...]:
+def default_strategies(runtime: str, training: TrainingSizes | None) -> tuple[str, ...]:
     """Default strategies of a plan."""
-    return MEGATRON if runtime == "megatron" else (SEARCHED,)
+    return megatron_schedule.strategies_of(training) if runtime == "megatron" else (SEARCHED,)
 
 
 def fields_of(pipeline: Pipeline) -> dict[str, Any]:

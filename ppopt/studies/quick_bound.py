@@ -9,6 +9,8 @@ they differ, M is the sum of their factors on times, and for memory that of the 
   end of its B or BW. In between, F and B or BW of all layers from l on run one after the other. So
   the sum over layers of M x activation x live time is at most (sum of limits - sum of static) x T.
 
+Of phases only compute counts: `Layers.on_compute` is a relaxation whose operations run alone.
+
 A layer that recomputes keeps less memory and works longer; one that offloads keeps less memory, and
 its moves count no time. The bound is the minimum, over all choices of layers that recompute or
 offload (even fractions of a layer), of the maximum of both.
@@ -26,6 +28,7 @@ from ppopt.problem import exact
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import convex_hull, option_of, options_of
+from ppopt.problem.pipeline import Model
 from ppopt.studies.plan_space import PlanSpace
 
 
@@ -48,7 +51,7 @@ def quick_bound(
     The space has one batch count, one route and devices of one speed. `factors` are
     those on the times and the memory of every microbatch; empty: 1.
     """
-    layers, devices = space.model.costed, space.devices
+    layers, devices = _on_compute(space.model).costed, space.devices
     factors = factors or [(Fraction(1), Fraction(1))] * space.batches[0]
     batches = exact.total(times for times, _ in factors)
     in_memory = exact.total(times * memory for times, memory in factors)
@@ -68,6 +71,11 @@ def quick_bound(
     ]
     required = {*space.recompute} == {"full"}
     return _min_maximum(work / devices, per_headroom * memory_time, changes, required=required)
+
+
+def _on_compute(model: Model) -> Model:
+    """The layers without phases on links."""
+    return model.on_compute() if any(layer.phases for layer in model.distinct) else model
 
 
 def _steps(layer: Layer, space: PlanSpace) -> list[tuple[Fraction, Fraction]]:

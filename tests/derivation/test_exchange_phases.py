@@ -11,6 +11,9 @@ import pytest
 from ppopt import ConflictError, DerivedModel, derive_model, evaluate
 from ppopt.derivation.exchange_phases import ExchangeTimes, exchange_phases
 from ppopt.derivation.explanation import explain
+from ppopt.errors import NotApplicableError
+from ppopt.formats.megatron_schedule import runs_order, strategy_of
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.phases import Machine, Phase, Phases
 from ppopt.verifier import verify
 from tests.factories.configs import CONFIGS
@@ -106,3 +109,19 @@ def test_combined_1f1b_holds_one_more_microbatch() -> None:
 def test_weight_gradients_are_delayed_with_exchanges_alone() -> None:
     with pytest.raises(ConflictError, match="give --overlap dispatch,wgrad"):
         derived("wgrad")
+
+
+def test_megatron_refuses_what_it_does_not_overlap() -> None:
+    """Several ranks with one stage each, and full recompute."""
+    config = CONFIGS["Qwen/Qwen3-30B-A3B"] | {"num_hidden_layers": 6}
+    model = derive_model(
+        config, gpu="h100", devices=2, data=16, expert=16, batches=4, overlap=("dispatch",)
+    )
+    with pytest.raises(NotApplicableError, match="only with several stages per rank"):
+        strategy_of(model.pipeline)
+    interleaved = replace(model.pipeline, chunks=2, mem_limit=None)
+    combined, plain = (evaluate(interleaved, f"interleaved{name}") for name in ("-overlap", ""))
+    assert runs_order(combined) and not runs_order(plain)
+    full = replace(interleaved, recompute="full", placement="interleaved")
+    with pytest.raises(NotApplicableError, match="neither whole layers nor moe recompute"):
+        megatron_arguments(full)

@@ -14,6 +14,8 @@ import ppopt
 from ppopt import InputError, Objective, Status
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
+from ppopt.formats.megatron_schedule import runs_order
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
 from ppopt.studies.parallel_plan import CLOSING_SHARE, PlanArguments, plan_parallelism
@@ -227,6 +229,46 @@ def test_parts_of_a_step_with_pairs_add_up() -> None:
             hidden = replace(row.model.training, overlap=("grads",))
             alone = ppopt.evaluate(replace(row.model, training=hidden).pipeline, "1f1b")
             assert row.breakdown.communication < step_breakdown(alone, row.model.layers)[1]
+
+
+def test_quick_bounds_with_pairs_count_compute() -> None:
+    """Of one device: its phases on compute, with every microbatch, and the optimizer."""
+    for row in plan_with_overlap().rows:
+        pipeline = row.model.pipeline
+        bound = quick_bound(PlanArguments(recompute=("none",)).space(row.model), None)
+        layers = [
+            layer.phases.on_compute.times() if layer.phases else vars(layer)
+            for layer in pipeline.model.layers
+        ]
+        work = sum(pipeline.batches * (each["forward"] + each["backward"]) for each in layers)
+        assert bound is not None and bound <= work + sum(
+            layer.optimizer for layer in pipeline.model.layers
+        )
+        assert row.value is None or 0 < bound <= row.value
+        if row.parallelism.overlap == "dispatch":
+            assert bound == work + sum(layer.optimizer for layer in pipeline.model.layers)
+
+
+@pytest.mark.parametrize(("devices", "strategy"), [(1, "1f1b-overlap"), (2, "interleaved-overlap")])
+def test_megatron_runs_combined_1f1b_where_exchanges_overlap(devices: int, strategy: str) -> None:
+    config = CONFIGS["Qwen/Qwen3-30B-A3B"] | {"num_hidden_layers": 6}
+    lists = {"tensor": (1,), "context": (1,), "data": (16,), "microbatch": (1,), "expert": (16,)}
+    plan = plan_parallelism(
+        ParallelSpace(
+            architecture_of(config), gpu_named("h100"), 16 * devices, 64, **lists,
+            training={"overlap": ("dispatch",), "cuda_graphs": True},
+        ),
+        PlanArguments(runtime="megatron", recompute=("none", "full")),
+        workers=1,
+        time_limit=600,
+    )  # fmt: skip
+    best = plan.best
+    assert best is not None and best.schedule is not None
+    assert (best.parallelism.overlap, best.strategy) == ("dispatch", strategy)
+    assert runs_order(best.schedule)
+    arguments = megatron_arguments(best.schedule.pipeline).splitlines()
+    assert "--overlap-moe-expert-parallel-comm" in arguments
+    assert "--recompute-granularity full" not in arguments
 
 
 def test_names_of_overlaps_are_checked() -> None:
