@@ -20,6 +20,7 @@ from tests.fuzz.draws import Draws, Record, simpler
 from tests.fuzz.files import Files
 from tests.fuzz.group_sizes import GroupSizes
 from tests.fuzz.interrupted import Interrupted
+from tests.fuzz.offload import Offload
 from tests.fuzz.plans import Megatron, Plans
 from tests.fuzz.searches import Bounds, Pairs, Strategies, Tiny
 from tests.fuzz.streams import Streams
@@ -29,7 +30,7 @@ CATEGORIES: Mapping[str, Category] = {
     for category in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
         Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(), Plans(), Megatron(),
-        Files(),
+        Files(), Offload(),
     )
 }  # fmt: skip
 """All categories by name."""

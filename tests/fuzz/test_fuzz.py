@@ -47,6 +47,7 @@ SLICE = {
     "interrupted": 1,
     "phases": 5,
     "files": 5,
+    "offload": 5,
 }
 """Cases of each category that run here: some 10 s in all."""
 
@@ -201,6 +202,7 @@ class TestFaults:
                 (name, "value", {"wrong-optimum", "wrong-value"}, 8)
                 for name in ("mixed", "placements", "layers", "recompute", "compositions")
             ),
+            ("offload", "value", {"wrong-optimum", "wrong-value"}, 8),
             ("interrupted", "points", {"crash-AssertionError"}, 1),
             ("interrupted", "claim", {"wrong-bound"}, 1),
         ],

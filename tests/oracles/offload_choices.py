@@ -35,8 +35,13 @@ def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
             layers.append(replace(bare, recompute=True))
         if offload and layer.offload_time and not bare.recompute:
             layers.append(replace(bare, offload=True))
-        if recompute and offload and not (bare.recompute or bare.offload):
-            layers += [replace(bare, **sets) for sets in module_sets(layer)]
+        if not (bare.recompute or bare.offload):
+            searched = {"recompute": recompute, "offload": offload}
+            layers += [
+                replace(bare, **sets)
+                for sets in module_sets(layer)
+                if all(searched[field] for field, names in sets.items() if names)
+            ]
         return layers
 
     for layers in product(*map(ways, pipeline.model.layers)):
