@@ -9,7 +9,7 @@ from html import unescape
 
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
-from ppopt.report.parallel import MAX_SHOWN, describe_parallel_plan, parallel_columns
+from ppopt.report.parallel import MAX_SHOWN, describe_parallel_plan, parallel_table
 from ppopt.report.parallel_page import parallel_page
 from ppopt.report.sections import paragraphs
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
@@ -50,7 +50,7 @@ def tables(page: str) -> list[list[list[str]]]:
 def test_the_page_has_every_combination_as_in_the_terminal() -> None:
     plan = planned()
     assert 1 < len(plan.rows) <= MAX_SHOWN
-    columns = parallel_columns(plan)
+    columns = parallel_table(plan).columns
     headline, combinations, *_ = tables(parallel_page(plan))
     heads = [column.head.replace("\n", " ") for column in columns]
     rows = [[str(column.cell(row)) for column in columns] for row in plan.rows]
