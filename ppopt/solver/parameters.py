@@ -487,15 +487,18 @@ class PlanParams(NamedTuple):
     quick_bounding: float = 0.1
     """Maximum share of the remaining time for bounds before the search from the first schedules:
     small plans end with them."""
+    first_hints: float = 0.15
+    """Maximum share of the remaining time for the search from the first schedules. With one worker
+    it has no limit, for the reason of `first_polishing`."""
     bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
     margin: float = 1.1
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
-    first_round: float = 0.35
+    first_round: float = 0.4
     """Maximum share of the remaining time for searching partitions in the first round."""
-    first_polishing: float = 0.25
+    first_polishing: float = 0.15
     """Maximum share of the remaining time, before the first round, for improving the best schedules
     in their partitions and recompute. With one worker there is none: the result of a plan that ends
     by proof does not depend on the speed of the machine."""

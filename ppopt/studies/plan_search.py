@@ -161,7 +161,9 @@ class PlanSearch(interrupts.Interruptible):
         """Search quickly from the first schedules, before long bounds."""
         self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
-            self._begin(self._deadline)
+            several = self.options.workers > 1
+            turn = self._deadline.share(self._params.first_hints) if several else self._deadline
+            self._begin(turn)
             self._search.follow_hints()
             self._quick = self._search.num_quick
             self._update_orders()
