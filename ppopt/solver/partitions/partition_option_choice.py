@@ -122,15 +122,15 @@ class PartitionOptionChoice(BoundedPartitions):
 
         First the options of the bound and the cheapest ones, for all of them; then the others.
         """
-        first, later = self._simple(self._base.counts)
-        yield from first
+        preferred, later = self._simple(self._base.counts)
+        yield from preferred
         bounds = self._bounds_in_order()
         if bounds is None:
             return
         for counts in chain(self._most_even(bounds), self._by_rule()):
-            own, others = self._simple(counts)
-            yield from own
-            later += others
+            preferred, remaining = self._simple(counts)
+            yield from preferred
+            later += remaining
         yield from later
 
     def moves(self, key: Key) -> Iterator[Key]:
