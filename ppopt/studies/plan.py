@@ -42,6 +42,7 @@ from ppopt.studies.plan_space import (
     default_recompute,
     default_strategies,
     fields_of,
+    training_of,
 )
 
 
@@ -139,7 +140,7 @@ def plan(
         recompute=None if recompute is None else _listed(recompute),
         strategies=_listed(strategies)
         if strategies is not None
-        else default_strategies(runtime, fields.get("training")),
+        else default_strategies(runtime, training_of(fields)),
         options=options or Options(),
         partition=partition,
     )

@@ -18,7 +18,7 @@ from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import set_fields
 from ppopt.problem.settings import SETTINGS, SettingScope
-from ppopt.problem.training_sizes import TrainingSizes
+from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Deadline
@@ -125,8 +125,8 @@ class PlanSpace:
             raise InputError("strategies: the list is empty")
         names = map(canonical_name, self.strategies)
         object.__setattr__(self, "strategies", tuple(dict.fromkeys(names)))
+        runs = megatron_schedule.strategies_of(training_of(self.fields))
         for name in self.strategies:
-            runs = megatron_schedule.strategies_of(self.fields.get("training"))
             if self.runtime == "megatron" and name not in runs:
                 raise InputError(
                     f"strategies: Megatron-LM runs {' and '.join(runs)} only, not {name}; "
@@ -318,6 +318,12 @@ def set_up_until(
         except NotApplicableError as error:
             left_out[key] = str(error)
     return results, left_out
+
+
+def training_of(fields: Mapping[str, Any]) -> TrainingSizes | None:
+    """Sizes of the training among the fields of a pipeline; None: they are not stated."""
+    stated = fields.get("training")
+    return None if stated is None else read_training(stated, "training: ")
 
 
 def default_strategies(runtime: str, training: TrainingSizes | None) -> tuple[str, ...]:

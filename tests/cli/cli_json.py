@@ -147,7 +147,7 @@ PARALLEL_ROW = {
     **dict.fromkeys(
         ("compute", "communication", "bubble", "gradient_sync", "optimizer"), KNOWN_NUMBER
     ),
-    "failed": KNOWN_TEXT,
+    **dict.fromkeys(("failed", "overlap", "strategy"), KNOWN_TEXT),
     "status": TEXT,
     "searches": INT,
     "value": KNOWN_NUMBER,

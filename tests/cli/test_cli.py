@@ -61,7 +61,7 @@ class TestSolve:
         output = json_of(f"solve {SEARCHED} --workers 1")  # with two, either may prove it first
         assert_types(output, OF_SOLVE)
         assert output["status"] == "optimal"
-        assert "dynamic programming over partial schedules" in output["proof"]
+        assert "(solved by CP-SAT)" in output["proof"]
         assert max(output["peak_memory"]) <= 2
 
     def test_table(self) -> None:

@@ -127,7 +127,7 @@ def test_files_keep_the_layers(config: str) -> None:
     assert ppopt.verify(schedule, claims) == []
     assert "made.json: 4 2 layers, Et*3|tL\n" in done("verify made.json").out
     assert json_of("verify made.json")["partition"] == BALANCED
-    assert "layers 4|2" in Path("made.html").read_text()
+    assert '<dd class="value">4 2 layers</dd>' in Path("made.html").read_text()
     assert done("check made.json").code == 0
     assert json_of("solve --hint made.json")["partition"] == BALANCED
 

@@ -147,7 +147,7 @@ def test_infeasible_limits() -> None:
 def test_device_spans_are_improved_too() -> None:
     """Local search shortens the makespan; here its orders have a shorter device span, too."""
     pipeline = Pipeline(
-        stages=3, batches=4, forward=[2, 3, 2], p2p=2, placement="v", link_mode="streams"
+        stages=3, batches=5, forward=[2, 3, 2], p2p=1, placement="v", link_mode="streams"
     )
     values = []
     for without in ({CriticalSwaps.name}, set()):

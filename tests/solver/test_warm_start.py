@@ -348,7 +348,8 @@ class TestCommand:
         done("eval 1f1b --stages 4 --batches 8 --quiet -o", tmp_path / "a.json")
         ran = done("solve --hint", tmp_path / "a.json", "-o", tmp_path / "a.html")
         assert "33; this schedule has 22.2 % more throughput" in ran.out
-        assert "33; this schedule has 22.2 % more throughput" in (tmp_path / "a.html").read_text()
+        tile = '<dd class="value">33</dd><dd class="note">this schedule has 22.2\u00a0%'
+        assert tile in (tmp_path / "a.html").read_text()
         ran = done("solve --fused --mem-limit --hint", tmp_path / "a.json")
         assert "33; no schedule is better" in ran.out
         ran = done("solve --workers 1 --mem-limit 2 --hint", tmp_path / "a.json")
