@@ -30,8 +30,9 @@ from ppopt.derivation.attention import (
     Matrix,
     Shard,
 )
+from ppopt.derivation.derived_layer import NO_STEP_COSTS
 from ppopt.derivation.gpus import gpu_named
-from ppopt.derivation.layer_costs import NO_STEP_COSTS, Costing
+from ppopt.derivation.layer_costs import Costing
 from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training

@@ -17,7 +17,7 @@ from ppopt.derivation.data_parallel import ADAM
 from ppopt.derivation.gpus import gpu_named
 from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.layer_costs import Costing
-from ppopt.derivation.layer_parts import LayerPart
+from ppopt.derivation.layer_part import LayerPart
 from ppopt.derivation.training import Training
 
 MODELS = {"llama-3.1-8b": LLAMA_8B, "qwen3-0.6b": QWEN3_06B, "qwen3-30b-a3b": QWEN3_30B}

@@ -20,7 +20,8 @@ from dataclasses import dataclass
 
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.kernels import Kernel, KernelBound
-from ppopt.derivation.layer_parts import LayerPart, PerKind, Rank
+from ppopt.derivation.layer_part import LayerPart, PerKind
+from ppopt.derivation.layer_parts import Rank
 from ppopt.derivation.training import Training
 
 ADAM = 28

@@ -11,8 +11,9 @@ from typing import Any
 
 from ppopt.derivation.architecture import Architecture
 from ppopt.derivation.config_json import architecture_of, config_file, read_architecture
+from ppopt.derivation.derived_layer import DerivedLayer
 from ppopt.derivation.gpus import Gpu, Precision, gpu_named
-from ppopt.derivation.layer_costs import AS_DERIVED, Costing, DerivedLayer, Scale
+from ppopt.derivation.layer_costs import AS_DERIVED, Costing, Scale
 from ppopt.derivation.megatron_arguments import sizes_of
 from ppopt.derivation.model_file import ModelFile
 from ppopt.derivation.training import Training

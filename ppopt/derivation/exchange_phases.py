@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from ppopt.derivation.layer_parts import DISPATCHES, VISIBLE
+from ppopt.derivation.layer_part import VISIBLE
+from ppopt.derivation.layer_parts import DISPATCHES
 from ppopt.problem.phases import Machine, Phase, Phases
 
 DIGITS = 3

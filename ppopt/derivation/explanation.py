@@ -6,10 +6,11 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from ppopt.derivation.collectives import Collective
+from ppopt.derivation.derived_layer import DerivedLayer
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.kernels import Kernel
-from ppopt.derivation.layer_costs import Costing, DerivedLayer
-from ppopt.derivation.layer_parts import LayerPart
+from ppopt.derivation.layer_costs import Costing
+from ppopt.derivation.layer_part import LayerPart
 
 KINDS = ("F", "B", "W", "BW")
 FLOPS, BYTES, MILLISECONDS = 1e-9, 1e-6, 1e3

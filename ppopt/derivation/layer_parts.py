@@ -19,17 +19,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, fields, replace
-from functools import cached_property, reduce
-from itertools import groupby
-from operator import add, attrgetter
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from ppopt.derivation.architecture import Decoder, Experts, FeedForward
 from ppopt.derivation.attention import (
-    ATTENDED,
-    HIDDEN,
     Attention,
     GroupedQueryAttention,
     LatentAttention,
@@ -37,13 +32,20 @@ from ppopt.derivation.attention import (
     Recurrent,
     Shard,
     attention_flops,
-    parameters_of,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
-from ppopt.derivation.frameworks import Framework, PassTraffic, ProductStorage
-from ppopt.derivation.gpus import UNFUSED, Gpu, Precision
+from ppopt.derivation.frameworks import PassTraffic
+from ppopt.derivation.gpus import UNFUSED
 from ppopt.derivation.kernels import BLOCK, Kernel, KernelBound
-from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher, Overlap, Training
+from ppopt.derivation.layer_part import (
+    NO_COLLECTIVES,
+    LayerPart,
+    ModuleCosts,
+    PerKind,
+    summed,
+)
+from ppopt.derivation.rank_products import RankProducts, product_groups
+from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher
 
 LOGIT = 4
 """Bytes of a logit in FP32."""
@@ -56,9 +58,6 @@ STATE_KERNELS = 5
 """Kernels of attention with a state: sums of decays, states, their sequence, scores, outputs."""
 CONVOLUTION = PassTraffic(2, 3)
 """The convolution with its activation function, per element of its input."""
-CAST = {Precision.FP8: 2 + 1 + 1, Precision.NVFP4: 2 + 2 + 0.5 + 0.5}
-"""Bytes of an element that casts move: they read BF16, in NVFP4 for the largest value of a tensor
-first, and write two layouts."""
 EXPERT_BIASES = PassTraffic(14, 20, 4, 8)
 """Addition of an output's bias times its probability, expert by expert in FP32, and their
 concatenation: F writes the product, the sum, its copy and the result in BF16, and reads each; B
@@ -98,176 +97,14 @@ SCORES_WITH_DROPOUT = SCORES._replace(
 )
 
 
-VISIBLE = 0.25
-"""Share of an exchange that overlaps with compute and is exposed all the same: its first and last
-part, and compute that it slows down."""
 DISPATCHES = 2
 """Exchanges of tokens in F, and in B: dispatch and combine."""
 TOKENS = "tokens"
 
 
-class PerKind(NamedTuple):
-    """Collectives of each kind of operation."""
-
-    forward: tuple[Collective, ...] = ()
-    input: tuple[Collective, ...] = ()
-    """Of B."""
-    weight: tuple[Collective, ...] = ()
-    backward: tuple[Collective, ...] = ()
-    """Of BW."""
-
-    def __add__(self, addend: PerKind) -> PerKind:  # type: ignore[override]
-        """Those of both."""
-        return PerKind(*(first + second for first, second in zip(self, addend, strict=True)))
-
-    def hidden_behind(self, seconds: float) -> PerKind:
-        """With compute that overlaps with each collective."""
-        return PerKind(
-            *(
-                tuple(each._replace(hidden=seconds, visible=VISIBLE) for each in collectives)
-                for collectives in self
-            )
-        )
-
-    def named(self, name: str) -> PerKind:
-        """Those of a name."""
-        return PerKind(*(tuple(each for each in kind if each.name == name) for kind in self))
-
-
-NO_COLLECTIVES = PerKind()
-
-
-class StashedInput(NamedTuple):
-    """An input of matrices that F stashes for their W, and its bytes."""
-
-    tensor: str
-    size: float
-
-
-class ModuleCosts(NamedTuple):
-    """A module that recomputes or offloads on its own, in Megatron-LM's names.
-
-    They are those of `--recompute-modules` and of `--offload-modules`, which moves the input of
-    `core_attn` (queries, keys and values), of `moe_act` and of `expert_fc1`.
-    `core_attn`, `mlp`, `moe` and `shared_experts` keep their input and compute the rest again;
-    `layernorm`, `mla_up_proj` and `moe_act` discard their output (megatron/core/transformer/
-    transformer_config.py, `recompute_modules`).
-    """
-
-    name: str
-    forward: tuple[Kernel, ...]
-    """Kernels that run again."""
-    collectives: tuple[Collective, ...] = ()
-    """Collectives that run again."""
-    freed: float = 0.0
-    """Bytes that F does not stash."""
-    inside: str = ""
-    """Name of the module that contains it."""
-    number: int = 1
-    """Number of checkpoints: a norm each."""
-    offloaded: float = 0.0
-    """Bytes of its input, which move to the host if it offloads; 0: it does not."""
-
-    @classmethod
-    def of(
-        cls,
-        name: str,
-        part: LayerPart,
-        freed: float,
-        inside: str = "",
-        number: int = 1,
-        offloaded: float = 0.0,
-    ) -> ModuleCosts:
-        """All of a part."""
-        run = part.forward, part.collectives.forward
-        return cls(name, *run, max(0.0, freed), inside, number, offloaded)
-
-
 @dataclass(frozen=True)
-class LayerPart:
-    """A part of a layer: an attention, a feed-forward network, a norm."""
-
-    name: str
-    forward: tuple[Kernel, ...] = ()
-    input: tuple[Kernel, ...] = ()
-    """Kernels of B."""
-    weight: tuple[Kernel, ...] = ()
-    """Kernels of W. Those of BW are those of B and of W."""
-    collectives: PerKind = NO_COLLECTIVES
-    inputs: tuple[StashedInput, ...] = ()
-    """Stashed inputs of matrices; equal ones are a single tensor."""
-    stashed_otherwise: float = 0.0
-    """Bytes of other tensors that F stashes for the backward."""
-    parameters: float = 0.0
-    """Parameters of matrices on a rank, without `routed`."""
-    routed: float = 0.0
-    """Parameters on a rank of experts that a router selects."""
-    trained: bool = True
-    """Whether its parameters are trained."""
-    in_bf16: bool = False
-    """Whether its products stay in BF16 in a training of lower precision."""
-    adapters: float = 0.0
-    """Parameters of low-rank adapters, which are trained."""
-    shared: float = 0.0
-    """Parameters of another layer to whose gradient it adds."""
-
-    modules: tuple[ModuleCosts, ...] = ()
-    """What recomputes on its own."""
-    between_exchanges: bool = False
-    """Whether it computes experts, between two exchanges of tokens."""
-    small_kernels: int = 0
-    """Further kernels of F, and as many of B, which take time of the CPU alone."""
-
-    @property
-    def stashed(self) -> float:
-        """Bytes that F stashes for the backward."""
-        return self.stashed_otherwise + sum(tensor.size for tensor in set(self.inputs))
-
-    def __add__(self, addend: LayerPart) -> LayerPart:
-        """Both as one part, by the name of the first."""
-        return _sum(self.name, (self, addend))
-
-
-NOT_SUMMED = ("name", "trained", "in_bf16", "between_exchanges")
-SUMMED = tuple(entry.name for entry in fields(LayerPart) if entry.name not in NOT_SUMMED)
-"""Fields of a part that add up."""
-
-
-@dataclass(frozen=True)
-class Rank:
+class Rank(RankProducts):
     """A rank of a training on a GPU: it divides layers into its parts of them."""
-
-    training: Training
-    gpu: Gpu
-    sequence: int
-    """Tokens of a sequence, on all ranks."""
-    sequences: int
-    """Sequences of a microbatch."""
-
-    @cached_property
-    def style(self) -> Framework:
-        """The framework."""
-        return self.training.style
-
-    @property
-    def node(self) -> int:
-        """GPUs of a node."""
-        return self.training.gpus_per_node or self.gpu.gpus_per_node
-
-    def storage(self, *, in_bf16: bool = False) -> ProductStorage:
-        """What products of matrices keep on this GPU, those in BF16 or the others."""
-        return self.training.storage(self.gpu.fp8_layouts, in_bf16=in_bf16)
-
-    @property
-    def tokens(self) -> float:
-        """Tokens of a microbatch on a rank, before tensor parallelism."""
-        return self.sequences * self.sequence / self.training.context
-
-    @property
-    def local_tokens(self) -> float:
-        """Tokens of a microbatch on a rank between the matrices."""
-        ranks = self.training.tensor if self.training.sequence_parallel else 1
-        return self.tokens / ranks
 
     def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[LayerPart]:
         """Parts of a decoder layer."""
@@ -295,10 +132,6 @@ class Rank:
         modules = (ModuleCosts.of("layernorm", norms, outputs, number=added),)
         return [replace(norms, modules=modules), *parts, self.residual(hidden, added)]
 
-    def _hidden_bytes(self, hidden: int) -> float:
-        """Bytes of the hidden vectors of a rank's tokens."""
-        return ELEMENT * self.local_tokens * hidden
-
     def norm(
         self, hidden: int, count: int = 1, *, stashed: int = 0, frozen: bool = False
     ) -> LayerPart:
@@ -310,10 +143,6 @@ class Rank:
         size = self.local_tokens * hidden
         norms = self._pointwise("norm", self._trained(self.style.norm, frozen), size, count)
         return norms + LayerPart("", stashed_otherwise=ELEMENT * size * stashed)
-
-    def _trained(self, passes: PassTraffic, frozen: bool) -> PassTraffic:
-        """The passes of a function with weights: frozen ones have no gradient."""
-        return passes._replace(weight=0) if frozen or self.training.lora else passes
 
     def residual(self, hidden: int, number: int = 2) -> LayerPart:
         """The additions behind attention and feed-forward, and dropout in front of them."""
@@ -336,7 +165,7 @@ class Rank:
         positions = self._positions(attention, frozen=frozen)
         modules = self._attention_modules(attention, own, products, positions)
         rest = LayerPart("", stashed_otherwise=stashed, modules=modules)
-        return _sum("attention", [*products, *positions, merge, own, rest])
+        return summed("attention", [*products, *positions, merge, own, rest])
 
     def _attention_modules(
         self,
@@ -358,7 +187,7 @@ class Rank:
             return (core,)
         up = [part for part in products if part.name.endswith(" up")]
         heads = each * attention.heads * (2 * attention.query + attention.value)
-        return core, ModuleCosts.of("mla_up_proj", _sum("", [*up, *positions]), heads)
+        return core, ModuleCosts.of("mla_up_proj", summed("", [*up, *positions]), heads)
 
     def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
         """Rotary embedding of queries and keys, and their norms.
@@ -505,7 +334,7 @@ class Rank:
         stashed = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
         products = self._products(matrices, frozen=frozen)
-        return _sum(name, [*products, activation, LayerPart("", stashed_otherwise=stashed)])
+        return summed(name, [*products, activation, LayerPart("", stashed_otherwise=stashed)])
 
     def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[LayerPart]:
         training = self.training
@@ -521,7 +350,8 @@ class Rank:
         local = experts.number / ranks
         matrices = experts.matrices(hidden)
         products = [
-            self._grouped(group, rows, local, of_expert, frozen) for group in _runs(matrices)
+            self._grouped(group, rows, local, of_expert, frozen)
+            for group in product_groups(matrices)
         ]
         gated = self._trained(self.style.gated if experts.gated else self.style.plain, frozen)
         activation = self._pointwise("activation function", gated, rows * width)
@@ -534,9 +364,9 @@ class Rank:
             collectives=self._exchange(experts, inputs),
             small_kernels=ROUTING_KERNELS,
         )
-        computed = _sum("experts", [*products, activation, *biases, rest])
+        computed = summed("experts", [*products, activation, *biases, rest])
         parts = [
-            _sum("router", [router, *projections, permutation, exchange]),
+            summed("router", [router, *projections, permutation, exchange]),
             replace(computed, between_exchanges=True),
         ]
         discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
@@ -552,7 +382,7 @@ class Rank:
             freed = shared.stashed - self._hidden_bytes(hidden)
             modules.append(ModuleCosts.of("shared_experts", shared, freed, "moe"))
             parts.append(replace(shared, inputs=own))
-        every = _sum("moe", parts)
+        every = summed("moe", parts)
         modules.insert(0, ModuleCosts.of("moe", every, every.stashed - self._hidden_bytes(hidden)))
         return [replace(parts[0], modules=tuple(modules)), *parts[1:]]
 
@@ -591,19 +421,6 @@ class Rank:
             parameters=parameters, trained=not frozen, in_bf16=True,
         )  # fmt: skip
 
-    def _row_collectives(
-        self, size: float
-    ) -> tuple[tuple[Collective, ...], tuple[Collective, ...]]:
-        """Collectives after a matrix divided by rows: in F, and in B."""
-        training = self.training
-        if training.tensor == 1:
-            return (), ()
-        reduce = Collective("output", Pattern.REDUCE_SCATTER, size, training.tensor_group)
-        if not training.sequence_parallel:
-            return (reduce._replace(pattern=Pattern.ALL_REDUCE),), ()
-        gather = Collective("gradient", Pattern.ALL_GATHER, size, training.tensor_group)
-        return (reduce,), (gather,)
-
     def head(
         self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
     ) -> list[LayerPart]:
@@ -616,7 +433,7 @@ class Rank:
         if shared:
             product = replace(product, parameters=0.0, shared=product.parameters)
         norm = self.norm(hidden, frozen=frozen)
-        return [norm, _sum("head", [product, self.loss(vocabulary)])]
+        return [norm, summed("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> LayerPart:
         """The loss over a rank's part of the vocabulary."""
@@ -648,7 +465,7 @@ class Rank:
         """
         matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
         fixed = frozen or bool(self.training.lora)
-        projection = _sum("projection", [self._product([matrix], frozen=frozen)])
+        projection = summed("projection", [self._product([matrix], frozen=frozen)])
         layer = self.decoder(decoder, hidden, frozen=frozen)
         embedding = self.embedding(hidden, vocabulary, frozen=fixed)
         norms = self.norm(hidden, 3, stashed=1, frozen=frozen)
@@ -656,169 +473,10 @@ class Rank:
 
     def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> LayerPart:
         """Matrices between an encoder and the layers of words."""
-        return _sum("projection", self._products(matrices, frozen=frozen))
-
-    def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[LayerPart]:
-        """Products in order of execution; those of the same inputs run as one."""
-        return [self._product(group, frozen=frozen) for group in _runs(matrices)]
-
-    def _product(
-        self,
-        matrices: Sequence[Matrix],
-        *,
-        frozen: bool,
-        adapted: bool = True,
-        in_bf16: bool = False,
-    ) -> LayerPart:
-        """The product of tokens with matrices of the same inputs, that may have adapters."""
-        training, first = self.training, matrices[0]
-        whole = first.shard is Shard.NONE
-        ranks = 1 if whole else training.tensor
-        many = self.local_tokens if whole else self.tokens
-        parameters = parameters_of(matrices) / ranks
-        name = " + ".join(matrix.name for matrix in matrices)
-        kernel = Kernel(name, KernelBound.PRODUCT, 2 * many * parameters, in_bf16=in_bf16)
-        fixed = frozen or bool(training.lora)
-        weight = () if fixed else (kernel,)
-        collectives = self._tensor_collectives(matrices, many, trained=not fixed)
-        if Overlap.TENSOR in training.overlap:
-            seconds = kernel.seconds(self.gpu, training.precision)
-            collectives = collectives.hidden_behind(seconds)
-        elements = self.local_tokens * first.inputs
-        if first.shard is Shard.ROWS:
-            elements = self.tokens * first.inputs / training.tensor
-        read = self._stashed_input(name, first.reads, elements, in_bf16=in_bf16)
-        outputs = sum(matrix.outputs for matrix in matrices)
-        results = many * outputs / (ranks if first.shard is Shard.COLUMNS else 1)
-        casts = () if in_bf16 else self._casts(first.reads, elements, parameters)
-        casts_back = () if in_bf16 else self._casts("gradient", results, parameters)
-        part = LayerPart(
-            name, (kernel, *casts), (kernel, *casts_back), weight, collectives,
-            inputs=() if fixed else read, parameters=parameters, trained=not fixed, in_bf16=in_bf16,
-        )  # fmt: skip
-        if training.lora and adapted and not frozen:
-            inputs = self._stashed_input(name, first.reads, elements, in_bf16=True)
-            part += replace(self._adapters(matrices, many), inputs=inputs)
-        return part
-
-    def _casts(self, tensor: str, elements: float, parameters: float) -> tuple[Kernel, ...]:
-        """Casts of the input of a product, and of its weights unless those are stored as they run.
-
-        Transformer Engine fuses the cast of normed vectors with their norm. Grouped products are
-        left out: their kernels quantize the copies of tokens, as steps of Megatron-Bridge suggest.
-        """
-        training = self.training
-        if training.precision is Precision.BF16:
-            return ()
-        is_fused = training.style.stores_fp8 and tensor == HIDDEN
-        size = 0.0 if is_fused else elements
-        if not training.stores_fp8_weights:
-            size += parameters
-        traffic = CAST[training.precision] * size
-        return (Kernel("casts", KernelBound.MEMORY, traffic=traffic, launches=0),) if size else ()
-
-    def _stashed_input(
-        self, product: str, tensor: str, elements: float, *, in_bf16: bool = False
-    ) -> tuple[StashedInput, ...]:
-        """The input that a product keeps for W: in BF16 the tensor, in FP8 its own copy of it."""
-        storage = self.storage(in_bf16=in_bf16)
-        if tensor == ATTENDED and not storage.copies_attended:
-            return ()
-        if storage.element != ELEMENT:
-            tensor = f"{tensor} of {product}"
-        return (StashedInput(tensor, storage.element * elements),)
-
-    def _adapters(self, matrices: Sequence[Matrix], tokens: float) -> LayerPart:
-        """Two narrow matrices for each (arXiv 2106.09685, section 4.1)."""
-        rank, tensor = self.training.lora, self.training.tensor
-        size = 0.0
-        for matrix in matrices:
-            inputs = matrix.inputs / (tensor if matrix.shard is Shard.ROWS else 1)
-            outputs = matrix.outputs / (tensor if matrix.shard is Shard.COLUMNS else 1)
-            size += rank * (inputs + outputs)
-        kernel = Kernel(
-            "adapters", KernelBound.PRODUCT, 2 * tokens * size, launches=2 * len(matrices)
-        )
-        stashed = ELEMENT * tokens * rank * len(matrices)
-        return LayerPart(
-            "adapters", (kernel,), (kernel,), (kernel,), stashed_otherwise=stashed, adapters=size
-        )
-
-    def _tensor_collectives(
-        self, matrices: Sequence[Matrix], tokens: float, *, trained: bool
-    ) -> PerKind:
-        """Collectives of tensor-parallel ranks around a product."""
-        training, first = self.training, matrices[0]
-        if training.tensor == 1 or first.shard is Shard.NONE:
-            return NO_COLLECTIVES
-        if first.shard is Shard.ROWS:
-            outputs = sum(matrix.outputs for matrix in matrices)
-            reduce, gather = self._row_collectives(ELEMENT * tokens * outputs)
-            return PerKind(reduce, gather, gather if trained else (), gather)
-        size, group = ELEMENT * tokens * first.inputs, training.tensor_group
-        reduce = (Collective("gradient", Pattern.ALL_REDUCE, size, group),)
-        if not training.sequence_parallel:
-            return PerKind((), reduce, (), reduce)
-        gather = (Collective("input", Pattern.ALL_GATHER, size, group),)
-        scatter = (reduce[0]._replace(pattern=Pattern.REDUCE_SCATTER),)
-        regather = gather if trained else ()
-        return PerKind(gather, scatter, regather, scatter + regather)
-
-    def _grouped(
-        self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int, frozen: bool
-    ) -> LayerPart:
-        """The product of rows, each with the matrices of its expert, and of `experts` in all."""
-        each = parameters_of(matrices) / ranks
-        name = " + ".join(matrix.name for matrix in matrices)
-        traffic = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
-        kernel = Kernel(name, KernelBound.GROUPED, 2 * rows * each, traffic)
-        fixed = frozen or bool(self.training.lora)
-        weight = () if fixed else (kernel,)
-        first = matrices[0]
-        elements = rows * first.inputs / (ranks if first.shard is Shard.ROWS else 1)
-        return LayerPart(
-            name, (kernel,), (kernel,), weight,
-            inputs=() if fixed else self._stashed_input(name, first.reads, elements),
-            routed=experts * each, trained=not fixed,
-        )  # fmt: skip
-
-    def _pointwise(self, name: str, passes: PassTraffic, size: float, count: int = 1) -> LayerPart:
-        """`count` memory-bound functions of `size` elements."""
-        traffic, launches = ELEMENT * count * size, count
-        kernels = [
-            Kernel(name, KernelBound.MEMORY, 0, traffic * passed, launches * number)
-            for passed, number in (
-                (passes.forward, passes.forward_launches),
-                (passes.backward, passes.backward_launches),
-            )
-        ]
-        if not passes.forward:
-            return LayerPart(name)
-        weight = (
-            (Kernel(name, KernelBound.MEMORY, 0, traffic * passes.weight, 0),)
-            if passes.weight
-            else ()
-        )
-        return LayerPart(
-            name, (kernels[0],), (kernels[1],), weight, stashed_otherwise=traffic * passes.stashed
-        )
+        return summed("projection", self._products(matrices, frozen=frozen))
 
 
 def _exchanged_heads(before: float, behind: float, group: Group) -> PerKind:
     """All-to-alls of these bytes, in front of attention and behind it."""
     heads = tuple(Collective("heads", Pattern.ALL_TO_ALL, size, group) for size in (before, behind))
     return PerKind(heads, heads, (), heads)
-
-
-def _runs(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
-    """Consecutive matrices with the same inputs and shard."""
-    return [
-        list(group) for _, group in groupby(matrices, lambda matrix: (matrix.inputs, matrix.shard))
-    ]
-
-
-def _sum(name: str, parts: Sequence[LayerPart]) -> LayerPart:
-    """Several parts as one."""
-    columns = zip(*map(attrgetter(*SUMMED), parts), strict=True)
-    sums = (reduce(add, column) for column in columns)
-    return replace(parts[0], name=name, **dict(zip(SUMMED, sums, strict=True)))

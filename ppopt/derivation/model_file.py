@@ -9,8 +9,8 @@ from functools import cached_property
 from itertools import starmap
 from typing import Any
 
+from ppopt.derivation.derived_layer import DerivedLayer, DerivedModule
 from ppopt.derivation.gpus import Gpu
-from ppopt.derivation.layer_costs import DerivedLayer, DerivedModule
 from ppopt.derivation.training import Training
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes

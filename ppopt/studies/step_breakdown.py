@@ -8,7 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.derivation.layer_costs import KINDS, DerivedLayer
+from ppopt.derivation.derived_layer import DerivedLayer
+from ppopt.derivation.layer_costs import KINDS
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.instance import Instance

@@ -10,7 +10,8 @@ from ppopt import InputError, derive_model
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.derivation.layer_parts import LayerPart, Rank
+from ppopt.derivation.layer_part import LayerPart
+from ppopt.derivation.layer_parts import Rank
 from tests.factories.configs import CONFIGS, LLAMA_8B
 
 MIB = 2**20

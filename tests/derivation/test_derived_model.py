@@ -12,9 +12,9 @@ import pytest
 import ppopt
 from ppopt import InputError, derive_model
 from ppopt.derivation.collectives import Collective, Group, Pattern
+from ppopt.derivation.derived_layer import NO_STEP_COSTS
 from ppopt.derivation.explanation import explain
 from ppopt.derivation.gpus import gpu_named
-from ppopt.derivation.layer_costs import NO_STEP_COSTS
 from ppopt.derivation.training import Training
 from ppopt.errors import ConflictError
 from ppopt.problem.cost_table import STEP_FIELDS

@@ -11,9 +11,11 @@ from ppopt.derivation.architecture import Decoder, Experts, FeedForward
 from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
 from ppopt.derivation.collectives import DIRECT_EFFICIENCY, Collective
 from ppopt.derivation.config_json import architecture_of
+from ppopt.derivation.derived_layer import Times
 from ppopt.derivation.gpus import gpu_named
-from ppopt.derivation.layer_costs import Costing, Times
-from ppopt.derivation.layer_parts import ELEMENT, LayerPart, PerKind, Rank
+from ppopt.derivation.layer_costs import Costing
+from ppopt.derivation.layer_part import LayerPart, PerKind
+from ppopt.derivation.layer_parts import ELEMENT, Rank
 from ppopt.derivation.training import ContextType, Training
 from ppopt.errors import ConflictError
 from tests.factories.configs import CONFIGS

@@ -10,9 +10,9 @@ import pytest
 
 import ppopt
 from ppopt import derive_model
+from ppopt.derivation.derived_layer import DerivedLayer
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.explanation import explain
-from ppopt.derivation.layer_costs import DerivedLayer
 from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B, Config
 
 MIB = 2**20
