@@ -490,10 +490,6 @@ class PlanParams(NamedTuple):
     first_hints: float = 0.15
     """Maximum share of the remaining time for the search from the first schedules. With one worker
     it has no limit, for the reason of `first_polishing`."""
-    max_hint: float = 1.1
-    """Multiple of the best value up to which further first schedules of a placement are searched.
-    Of 12 drawn spaces, 6 s each, 4 plans are 1 to 2.5 % shorter than with all of these, and 2 are
-    0.1 and 0.4 % longer (`benchmarks.wider`)."""
     bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""

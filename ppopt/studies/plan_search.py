@@ -17,7 +17,6 @@ from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
-from math import inf
 from operator import itemgetter
 from typing import Any
 
@@ -252,12 +251,8 @@ class PlanSearch(interrupts.Interruptible):
         self._note("configurations")
 
     def _begin(self, turn: Deadline) -> None:
-        """Begin a search of all orders, from the best hint of every placement, then from others.
-
-        Further hints of a placement count up to a multiple of the best value.
-        """
+        """Begin a search of all orders, from the best hint of every placement, then from others."""
         self._turn, self._cutoff = turn, self.ceiling
-        max_value = inf if self.ceiling is None else self._params.max_hint * self.ceiling
         hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
         for candidate in filter(self._is_open, self._orders):
             for hint in candidate.hints:
@@ -268,7 +263,6 @@ class PlanSearch(interrupts.Interruptible):
             (rank, value, hint)
             for own in hints.values()
             for rank, (value, hint) in enumerate(sorted(own, key=itemgetter(0)))
-            if not rank or value * self.set_up.grid <= max_value
         ]
         for _, _, hint in sorted(ranked, key=itemgetter(0, 1), reverse=True):
             self._search.hint(hint)
