@@ -1,124 +1,94 @@
 """Delays over the boundaries between stages, for every position of the cuts.
 
 Boundary b follows stage b. Its cut is the number of layers before it. Cuts ascend strictly, since
-every stage has a layer. Without a model in layers the cut does not matter.
+every stage has a layer.
 """
 
 from __future__ import annotations
 
-from fractions import Fraction
 from functools import lru_cache
+from itertools import pairwise, takewhile
 from typing import Any
 
+import numpy as np
+
+from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
 
-NEVER = 2**62
+NEVER = 2**60
 """More ticks than any sum of delays; marks impossible cuts."""
 
 
-class Boundary:
-    """Delays of a pipeline's boundaries, in the user's unit."""
+def delays_of_cuts(pipeline: Pipeline, per_unit: int) -> tuple[Ints, Ints]:
+    """Delays down and up in ticks, `[boundary, layers before it]`.
 
-    def __init__(self, pipeline: Pipeline, hosts: tuple[int, ...]) -> None:
-        """`hosts` has the device of every stage."""
-        self._pipeline, self._hosts = pipeline, hosts
-
-    def down(self, boundary: int, cut: int) -> Fraction:
-        """Delay from the stage before a boundary to the one after it; 0 on one device."""
-        lower, upper = self._hosts[boundary : boundary + 2]
-        link = self._pipeline.link
-        if lower == upper:
-            return Fraction(0)
-        if link is None:
-            return _stated_delay(self._pipeline.p2p, boundary, lower, upper)
-        return self._by_size(link, cut)
-
-    def up(self, boundary: int, cut: int) -> Fraction:
-        """Delay on the way back."""
-        lower, upper = self._hosts[boundary : boundary + 2]
-        link, back = self._pipeline.link, self._pipeline.backward_p2p
-        if lower == upper or self._nothing_goes_up(boundary, cut):
-            return Fraction(0)
-        if link is not None and link.backward is not None:
-            return self._by_size(link.backward, cut)
-        if back is not None:
-            return _stated_delay(back, boundary, upper, lower)
-        if link is not None:
-            return self._by_size(link, cut)
-        return _stated_delay(self._pipeline.p2p, boundary, upper, lower)
-
-    def _nothing_goes_up(self, boundary: int, cut: int) -> bool:
-        """Whether all before a boundary is frozen: `cut` layers, or `boundary` + 1 stages."""
-        model = self._pipeline.model
-        if model is None:
-            return all((self._pipeline.frozen or (False,))[: boundary + 1])
-        return all(layer.frozen for layer in model.layers[:cut])
-
-    def _by_size(self, link: Any, cut: int) -> Fraction:
-        """Latency + size / bandwidth, for the output of the layer before the cut."""
-        size = self._pipeline.model.layers[cut - 1].output / self._pipeline.num_slices
-        return Fraction(link.latency + size / link.bandwidth)
+    The delay is 0 on one device, and on the way up if all layers before the cut are frozen. That of
+    a link is latency + size / bandwidth, for the output of the layer before the cut.
+    """
+    layers, down, stated_up = pipeline.model.layers, pipeline.link, pipeline.backward_p2p
+    up = down if stated_up is None else None
+    if down is not None and down.backward is not None:
+        up = down.backward
+    back = pipeline.p2p if stated_up is None else stated_up
+    ways = []
+    for link, stated, direction in ((down, pipeline.p2p, 1), (up, back, -1)):
+        rows = []
+        for boundary, pair in enumerate(pairwise(pipeline.hosts[0])):
+            delays = [_stated_delay(stated, boundary, *pair[::direction])] * len(layers)
+            if link is not None:
+                delays = [link.latency + layer.output / link.bandwidth for layer in layers]
+            apart = pair[0] != pair[1]
+            rows.append([0, *(int(apart * delay * per_unit) for delay in delays)])
+        ways.append(np.array(rows, dtype=np.int64))
+    frozen = sum(1 for _ in takewhile(lambda layer: layer.frozen, layers))
+    ways[1][..., : frozen + 1] = 0
+    return ways[0], ways[1]
 
 
-def _stated_delay(delays: Any, boundary: int, source: int, target: int) -> Fraction:
+def _stated_delay(delays: Any, boundary: int, source: int, target: int) -> Any:
     """One number for all, one per boundary, or a matrix [from device][to device]."""
     if not isinstance(delays, tuple):
-        return Fraction(delays)
-    entry = delays[source if isinstance(delays[0], tuple) else boundary]
-    return Fraction(entry[target] if isinstance(entry, tuple) else entry)
+        return delays
+    return delays[source][target] if isinstance(delays[0], tuple) else delays[boundary]
 
 
 class Way:
     """Minimum delays over runs of boundaries, in ticks: down, up, or both together.
 
-    `table[b][l]` is the delay at boundary b if it lies after l layers.
+    `table[b, l]` is the delay at boundary b if it lies after l layers.
     """
 
-    def __init__(self, table: list[list[int]]) -> None:
+    def __init__(self, table: Ints) -> None:
         self._table = table
-        self._fixed = all(len(set(row[1:])) <= 1 for row in table)
-        self._last = len(table)
-        self.from_start = lru_cache(maxsize=None)(self._rows)
+        self._sums_from = lru_cache(maxsize=None)(self._sums)
 
     def between(self, first: int, low: int, last: int, high: int) -> int:
         """Minimum sum over boundaries first .. last, which lie after low and high layers.
 
         0 if there is none (last < first).
         """
-        if last < first:
-            return 0
-        if self._fixed:
-            return sum(row[-1] for row in self._table[first : last + 1])
-        return self.from_start(first, low)[last - first][high]
+        return 0 if last < first else self._sums_from(first, low)[last - first][high]
 
     def beyond(self, first: int, low: int) -> int:
         """Minimum sum over all boundaries from the first on, which lies after low layers."""
-        if first >= self._last:
+        if first >= len(self._table):
             return 0
-        if self._fixed:
-            return self.between(first, low, self._last - 1, 0)
         # at least one layer follows the last boundary
-        return min(self.from_start(first, low)[self._last - 1 - first][:-1])
+        return min(self._sums_from(first, low)[-1][:-1])
 
     def up_to(self, last: int, high: int) -> int:
         """Minimum sum over all boundaries up to the last, which lies after high layers."""
-        if last < 0:
-            return 0
-        starts = (1,) if self._fixed else range(1, high - last + 1)
-        return min(self.between(0, low, last, high) for low in starts)
+        return 0 if last < 0 else self._sums_from(0, None)[last][high]
 
-    def _rows(self, first: int, low: int) -> list[list[int]]:
-        """Minimum sums over boundaries first .. first + i, the last after l layers: [i][l]."""
-        num_cuts = len(self._table[0])
-        row = [NEVER] * num_cuts
-        row[low] = self._table[first][low]
+    def _sums(self, first: int, low: int | None) -> list[list[int]]:
+        """Minimum sums over boundaries first .. first + i, the last after l layers: [i][l].
+
+        The first one lies after `low` layers; None: after any number.
+        """
+        cut = np.arange(self._table.shape[1])
+        row = np.where(cut == low if low is not None else cut > 0, self._table[first], NEVER)
         rows = [row]
         for delays in self._table[first + 1 :]:
-            best, after = NEVER, [NEVER] * num_cuts
-            for cut in range(1, num_cuts):
-                best = min(best, row[cut - 1])
-                if best < NEVER:
-                    after[cut] = best + delays[cut]
-            row = after
+            row = np.append(NEVER, np.minimum.accumulate(row[:-1])) + delays
             rows.append(row)
-        return rows
+        return [own.tolist() for own in rows]

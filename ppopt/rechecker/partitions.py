@@ -21,6 +21,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.modules import Chosen
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker import recompute
@@ -64,8 +65,11 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
     """The partitions and choices of recompute that no device alone excludes.
 
     None if there are more than `MAX_OPEN`, if `time.monotonic` passes the deadline, or if the claim
-    has a trait that is not handled, or a layer whose F computes nothing.
+    has a trait that is not handled, a layer whose F computes nothing, or a first stage whose W runs
+    its whole backward.
     """
+    if claim.pipeline.first_backward is FirstBackward.WEIGHT:
+        return None
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
     claim = by_layers(recompute.without(claim) if claim.covers_layer_choices else claim)
