@@ -1,32 +1,30 @@
 """A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
 
-Only deadlines read the clock. Callers pass a deadline down; a part of the work has a share of the
-remaining time: `share`, `share_with`, `within`. A loop that can take longer than 50 ms on a slow
-machine checks its deadline: `check`, `each`.
+The drivers of a search have deadlines. A part of the work has a share of the remaining time:
+`share`, `share_with`, `within`. What a driver calls knows no deadline: `scope` ends it.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
-from typing import TypeVar
 
+from ppopt import cancellation
+from ppopt.cancellation import Scope
 from ppopt.problem.cost_table import ZERO
 from ppopt.solver import interrupts
 from ppopt.solver.result import Progress
 
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
-Item = TypeVar("Item")
 
 EQUAL_SHARES = 2.0
 """Maximum share of the remaining time for one piece of work, as a multiple of an equal share among
 the waiting pieces of work and one more."""
-LOOK = 256
-"""Items of a long loop between two readings of the clock: milliseconds, even on slow machines."""
 
 
 @dataclass(frozen=True)
@@ -78,12 +76,9 @@ class Deadline:
         if self.over:
             raise TimeoutError
 
-    def each(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items of a long loop; raises TimeoutError once time is up."""
-        for index, item in enumerate(items, 1):
-            if index % LOOK == 0:
-                self.check()
-            yield item
+    def scope(self, *, shielded: bool = False) -> AbstractContextManager[Scope]:
+        """Limit the work of a block to this deadline; see `ppopt.cancellation`."""
+        return cancellation.scope(self.end, shielded=shielded)
 
     @property
     def ended(self) -> bool:

@@ -174,10 +174,9 @@ class Search:
         _LOG.debug("method %s", self._phase)
         value = self.incumbent.value
         self.incumbent.announce(value, self.incumbent.bound.value)
-        try:
+        outcome = Outcome()
+        with whole.deadline.scope():
             outcome = turn.method.run(self.incumbent, whole.portion(turn.seconds))
-        except TimeoutError:
-            outcome = Outcome()
         return outcome._replace(fruitful=outcome.fruitful or self.incumbent.value != value)
 
     def _unrolling(self) -> Turns:

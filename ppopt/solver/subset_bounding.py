@@ -42,9 +42,10 @@ class SubsetBounding:
         incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).portion(work)
-        outcome = self._method.run(incumbent, budget)
-        self.exhausted = outcome.exhausted
-        return outcome.work
+        with budget.deadline.scope():
+            outcome = self._method.run(incumbent, budget)
+            self.exhausted, work = outcome.exhausted, outcome.work
+        return work
 
     @property
     def base(self) -> Devices:

@@ -122,7 +122,8 @@ def serve(descriptor: int) -> None:
         link = _Link(connection, incumbent, whole, leads=False)
         whole.poll_by(link.exchange)
         try:
-            _search(incumbent, whole)
+            with whole.deadline.scope():
+                _search(incumbent, whole)
         except VerificationError as error:
             link.send(error)
         link.tell()

@@ -14,7 +14,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
 from ppopt.schedule.timing import schedule
-from ppopt.solver.deadline import LOOK, NO_DEADLINE, Deadline
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming import states
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
@@ -30,24 +30,6 @@ from tests.factories.searches import ended
 
 def split(pipeline: Pipeline) -> Problem:
     return Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-
-
-def test_a_loop_reads_the_clock_once_per_so_many_items(monkeypatch: pytest.MonkeyPatch) -> None:
-    clock = stepping_clock(monkeypatch, 1.0, 1000)
-    deadline = Deadline.after(1.0)
-    before = clock.readings
-    assert list(deadline.each(range(10 * LOOK))) == list(range(10 * LOOK))
-    assert clock.readings == before + 10
-
-
-@pytest.mark.parametrize("readings", [1, 3])
-def test_a_loop_ends_at_the_deadline(readings: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    stepping_clock(monkeypatch, 1.0, readings)
-    items: list[int] = []
-    with pytest.raises(TimeoutError):
-        items.extend(Deadline.after(1.0).each(range(100 * LOOK)))
-    assert len(items) == readings * LOOK - 1
-    assert list(NO_DEADLINE.each(range(LOOK))) == list(range(LOOK))
 
 
 @pytest.mark.parametrize("readings", [1, 2, 3])
@@ -89,9 +71,9 @@ def test_a_layer_that_is_not_ended_in_time_is_computed_later(
     while not program.ended:
         layers, width = program.remaining_layers, program.width
         stepping_clock(monkeypatch, 1.0, readings)
-        try:
-            program.advance(deadline=Deadline.after(1.0))
-        except TimeoutError:
+        with Deadline.after(1.0).scope() as scope:
+            program.advance()
+        if scope.ended:
             cut += 1
             assert (program.remaining_layers, program.width) == (layers, width)
             program.advance()

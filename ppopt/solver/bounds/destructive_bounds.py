@@ -17,7 +17,6 @@ from ppopt.problem.problem import Problem
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
 from ppopt.solver.cp_sat.model import CpSatModel
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 
 FIRST_STEPS = 64
 """The first step up is the distance between bound and value, divided by this number."""
@@ -69,12 +68,8 @@ def feasibility_model(
     problem: Problem,
     target: int,
     devices: Iterable[int] | None = None,
-    deadline: Deadline = NO_DEADLINE,
 ) -> CpSatModel:
-    """Model of all schedules of at most `target` ticks, of all devices or of a subset.
-
-    Raises TimeoutError after the deadline.
-    """
-    built = model.build_model(problem, horizon=target, bound=0, devices=devices, deadline=deadline)
+    """Model of all schedules of at most `target` ticks, of all devices or of a subset."""
+    built = model.build_model(problem, horizon=target, bound=0, devices=devices)
     built.cp.proto.clear_objective()
     return built

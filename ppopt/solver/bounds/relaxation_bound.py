@@ -19,7 +19,6 @@ from ppopt.solver.bounds.subset_selection import (
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
 from ppopt.solver.cp_sat.model import CpSatModel
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import CP_SAT, RelaxationParams
@@ -110,7 +109,7 @@ class RelaxationBound(Method):
         focus = focuses[self._turn // 2 % len(focuses)]
         limits = replace(budget.limits(self._params.share, focus), presolve=False)
         bound, outcome = raise_by_subset(
-            incumbent.problem, devices, incumbent.bound, incumbent.value, limits, budget.deadline
+            incumbent.problem, devices, incumbent.bound, incumbent.value, limits
         )
         budget.pay(outcome.work)
         incumbent.raise_bound(bound)
@@ -126,9 +125,7 @@ class RelaxationBound(Method):
             if portion.over:
                 break
             limits = replace(portion.limits(share, CP_SAT.proof_subsolvers), presolve=False)
-            outcome = _solve_relaxed(
-                feasibility_model(incumbent.problem, target, devices, budget.deadline), limits
-            )
+            outcome = _solve_relaxed(feasibility_model(incumbent.problem, target, devices), limits)
             portion.pay(outcome.work)
             if outcome.infeasible:
                 incumbent.raise_bound(subset_bound(devices, target + 1))
@@ -146,17 +143,13 @@ def raise_by_subset(
     known: Bound,
     value: int,
     limits: SolverLimits,
-    deadline: Deadline = NO_DEADLINE,
 ) -> tuple[Bound, cpsat.CpSatOutcome]:
     """Raise a known bound by the relaxation to `devices`, at most to the value of a schedule.
 
     If the relaxed model is not solved to optimality, its best bound counts, never its best
-    solution. Raises VerificationError if the relaxed model is infeasible: a bug. Raises
-    TimeoutError if the model is not built by the deadline.
+    solution. Raises VerificationError if the relaxed model is infeasible: a bug.
     """
-    relaxed = model.build_model(
-        problem, horizon=value, bound=known.value, devices=devices, deadline=deadline
-    )
+    relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
     outcome = _solve_relaxed(relaxed, limits)
     if outcome.infeasible:
         raise VerificationError(

@@ -268,7 +268,7 @@ class SubsetDP:
             if budget.over or 2 * seconds > budget.search_left:
                 return False
             try:
-                program.advance(deadline=budget.deadline)
+                program.advance()
             except TimeoutError:
                 return False
             budget.pay(seconds)

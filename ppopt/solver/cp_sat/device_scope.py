@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
 
+from ppopt.cancellation import each
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
@@ -34,7 +35,6 @@ from ppopt.solver.cp_sat.parts import (
     Work,
 )
 from ppopt.solver.cp_sat.variables import ModelPart, Task, TaskMode
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset, ObjectiveCut
 from ppopt.solver.relaxation.pairs import Pair, candidate_pairs
@@ -59,8 +59,6 @@ class DeviceScope:
     """Devices kept."""
     horizon: int
     """Largest objective, in ticks."""
-    deadline: Deadline = NO_DEADLINE
-    """Deadline of building the model: operations raise TimeoutError after it."""
 
     @property
     def instance(self) -> Instance:
@@ -133,7 +131,7 @@ class DeviceScope:
     @cached_property
     def tasks(self) -> list[Task]:
         """Operations of these classes, as tasks."""
-        return list(self.deadline.each(chain.from_iterable(map(self._tasks, self.numbers))))
+        return list(each(chain.from_iterable(map(self._tasks, self.numbers))))
 
     def _tasks(self, class_id: int) -> Iterator[Task]:
         op_class = self.instance.classes[class_id]
@@ -216,7 +214,7 @@ class DeviceScope:
         """Pairs that save time, including backwards that may be absent."""
         instances = (restriction.instance for restriction in self.problem.restrictions)
         pairs = (pair for instance in instances for pair in candidate_pairs(instance, self.devices))
-        return list(self.deadline.each(pairs))
+        return list(each(pairs))
 
     @cached_property
     def _possible_codes(self) -> set[int]:

@@ -27,6 +27,7 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt.cancellation import each
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -35,7 +36,6 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.variables import Variables
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 
@@ -84,7 +84,6 @@ def build_model(
     bound: int,
     devices: Iterable[int] | None = None,
     step: int = 1,
-    deadline: Deadline = NO_DEADLINE,
 ) -> CpSatModel:
     """Model that minimises the objective over schedules with objective in [bound, horizon] (ticks).
 
@@ -93,15 +92,13 @@ def build_model(
     (`ppopt.solver.relaxation.device_relaxation`) of a problem whose backwards are all split or all
     whole, without slices. If links are resources, the model of all devices includes them; that of
     a subset has delays instead.
-
-    Raises TimeoutError after the deadline.
     """
     every = range(problem.pipeline.num_devices)
     selected = frozenset(every if devices is None else devices)
-    scope = DeviceScope(problem, selected, horizon, deadline)
+    scope = DeviceScope(problem, selected, horizon)
     name = str(problem.objective)
-    variables = Variables.create(scope.tasks, scope.latest, (bound, horizon), name, deadline)
-    for part in deadline.each(scope.parts()):
+    variables = Variables.create(scope.tasks, scope.latest, (bound, horizon), name)
+    for part in each(scope.parts()):
         part.build(variables)
     model = CpSatModel(problem, variables, horizon, bound, step, scope.has_instants)
     variables.cp.minimize(variables.objective if step == 1 else _steps(model))
@@ -118,27 +115,24 @@ def _steps(model: CpSatModel) -> cp_model.IntVar:
 
 @interrupts.deferred()
 def hint(model: CpSatModel, schedule: Schedule) -> None:
-    """Add a schedule as a hint, with its microbatches in canonical order.
-
-    Raises TimeoutError after the deadline of the model.
-    """
+    """Add a schedule as a hint, with its microbatches in canonical order."""
     cp, variables = model.cp, model.variables
     new = canonical(schedule)
     codes = set(new.tolist())
-    for choice, literal in variables.each(variables.choices.items()):
+    for choice, literal in each(variables.choices.items()):
         _, stage, microbatch, slice_index = model.pipeline.op(choice)
         split = model.pipeline.code(OpKind.B, stage, microbatch, slice_index)
         cp.add_hint(literal, split in codes)
-    for code, start in variables.each(zip(new.tolist(), schedule.start.tolist(), strict=True)):
+    for code, start in each(zip(new.tolist(), schedule.start.tolist(), strict=True)):
         if code in variables.present:
             cp.add_hint(variables.start[code], start)
     carried = schedule.operations.where(schedule.operations.on(ResourceKind.LINK))
     sent = canonical_besides(carried).tolist()
-    for code, start in variables.each(zip(sent, carried.start.tolist(), strict=True)):
+    for code, start in each(zip(sent, carried.start.tolist(), strict=True)):
         if code in variables.present:
             cp.add_hint(variables.start[code], start)
     second = np.flatnonzero(schedule.seconds)
     together = set(zip(new[second - 1].tolist(), new[second].tolist(), strict=True))
-    for pair, chosen in variables.each(variables.pairs.items()):
+    for pair, chosen in each(variables.pairs.items()):
         cp.add_hint(chosen, pair[:2] in together)
     cp.add_hint(variables.objective, schedule.metrics.value_ticks(model.problem.objective))

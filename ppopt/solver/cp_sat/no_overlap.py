@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
+from ppopt.cancellation import each
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.variables import Task, TaskMode, Variables
 from ppopt.solver.relaxation.pairs import Pair
@@ -20,7 +21,7 @@ class Pairs(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add a literal of every pair, and what it implies; before `OperationIntervals`."""
         cp, start = variables.cp, variables.start
-        for pair in variables.each(self.candidates):
+        for pair in each(self.candidates):
             chosen = variables.pairs[pair] = cp.new_bool_var("")
             cp.add(start[pair.forward] == start[pair.backward]).only_enforce_if(chosen)
 
@@ -47,10 +48,10 @@ class OperationIntervals(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add ends and intervals."""
         partners: dict[int, list[Partner]] = {}
-        for pair, chosen in variables.each(variables.pairs.items()):
+        for pair, chosen in each(variables.pairs.items()):
             for code, leads in ((pair.forward, True), (pair.backward, False)):
                 partners.setdefault(code, []).append(Partner(chosen, pair.time, leads))
-        for task in variables.each(self.tasks):
+        for task in each(self.tasks):
             group = variables.intervals.setdefault(task.resource, [])
             beside = [partners.get(mode.code, []) for mode in task.modes]
             if len(task.modes) > 1 or any(beside):

@@ -23,6 +23,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
+from ppopt.cancellation import each
 from ppopt.problem.instance import SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.operation_classes import Mode
 from ppopt.solver.cp_sat.variables import Variables
@@ -82,7 +83,7 @@ class _Device:
         self._present = variables.present
         self._first: dict[tuple[int, int], cp_model.LiteralT] = {}
         """Literal that the first of two operations precedes the second, and both are present."""
-        for first, second in variables.each(combinations(members, 2)):
+        for first, second in each(combinations(members, 2)):
             self._add_pair(first.code, second.code)
 
     def _add_pair(self, first: int, second: int) -> None:
@@ -112,7 +113,7 @@ class _Device:
         instants = any(not member.of.duration and member.of.allocates for member in self._members)
         if instants:
             return
-        for member in self._variables.each(self._members):
+        for member in each(self._members):
             if member.of.allocates:
                 live = sum(
                     earlier.of.change * self._first[earlier.code, member.code]

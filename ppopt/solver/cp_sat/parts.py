@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
+from ppopt.cancellation import each
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.cp_sat.variables import Task, Variables
 from ppopt.solver.relaxation.device_relaxation import ObjectiveCut
@@ -25,7 +26,7 @@ class Precedence(NamedTuple):
         """Add the constraints."""
         cp, start, end = variables.cp, variables.start, variables.end
         absent = variables.absent if self.if_present else {}
-        for before, after, lag in variables.each(self.rows):
+        for before, after, lag in each(self.rows):
             row = cp.add(start[after] >= end[before] + lag)
             if after in absent:
                 row.only_enforce_if(absent[after].negated())
@@ -59,7 +60,7 @@ class Releases(NamedTuple):
 
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
-        for operation, earliest in variables.each(self.rows):
+        for operation, earliest in each(self.rows):
             variables.cp.add(variables.start[operation] >= earliest)
 
 
@@ -71,7 +72,7 @@ class ObjectiveCuts(NamedTuple):
     def build(self, variables: Variables) -> None:
         """Add the constraints."""
         cp, objective = variables.cp, variables.objective
-        for first, last, rest in variables.each(self.cuts):
+        for first, last, rest in each(self.cuts):
             end = variables.end[last] + rest
             cp.add(objective >= (end if first is None else end - variables.start[first]))
 
@@ -135,7 +136,7 @@ class Memory(NamedTuple):
         cp, latest = variables.cp, variables.latest
         groups: dict[int, tuple[list[cp_model.IntervalVar], list[int]]]
         groups = {resource: ([], []) for resource in self.headroom}
-        for resource, first, last, amount, when in variables.each(self.intervals):
+        for resource, first, last, amount, when in each(self.intervals):
             begin = 0 if first == ABSENT else variables.start[first]
             end = latest if last == ABSENT else variables.end[last]
             size = cp.new_int_var(0, latest, "")

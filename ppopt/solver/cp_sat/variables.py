@@ -7,18 +7,16 @@ data: `ppopt.solver.cp_sat.model`, `ppopt.solver.heuristics.window`.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, Protocol
 
 from ortools.sat.python import cp_model
 from ortools.sat.python.cp_model_helper import Literal
 
+from ppopt.cancellation import each
 from ppopt.problem.instance import ABSENT
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.relaxation.pairs import Pair
-
-Item = TypeVar("Item")
 
 
 class TaskMode(NamedTuple):
@@ -74,8 +72,6 @@ class Variables:
     """Literal that two operations run as one."""
     intervals: dict[int, list[cp_model.IntervalVar]] = field(default_factory=dict)
     """Intervals of a resource, which must not overlap."""
-    deadline: Deadline = NO_DEADLINE
-    """Deadline of building the model."""
 
     @classmethod
     def create(
@@ -84,18 +80,12 @@ class Variables:
         latest: int,
         objective: tuple[int, int],
         name: str = "",
-        deadline: Deadline = NO_DEADLINE,
     ) -> Variables:
-        """Create a model with starts and choices of tasks; `objective`: its minimum and maximum.
-
-        Raises TimeoutError after the deadline, and so do the parts of the model.
-        """
+        """Create a model with starts and choices of tasks; `objective`: its minimum and maximum."""
         cp = cp_model.CpModel()
-        begins = [
-            cp.new_int_var(task.earliest, task.latest, task.name) for task in deadline.each(tasks)
-        ]
-        variables = cls(cp, latest, cp.new_int_var(*objective, name), deadline=deadline)
-        for task, begin in deadline.each(zip(tasks, begins, strict=True)):
+        begins = [cp.new_int_var(task.earliest, task.latest, task.name) for task in each(tasks)]
+        variables = cls(cp, latest, cp.new_int_var(*objective, name))
+        for task, begin in each(zip(tasks, begins, strict=True)):
             variables.start.update(dict.fromkeys(task.names, begin))
             variables.set_end(task, begin + task.modes[0].duration)
             if task.choice is None:
@@ -113,10 +103,6 @@ class Variables:
                 self.absent[task.code] = self.chosen(choice, first=first)
             else:
                 self.present[mode.code] = self.chosen(choice, first=first)
-
-    def each(self, items: Iterable[Item]) -> Iterator[Item]:
-        """Yield the items of a part; raises TimeoutError after the deadline."""
-        return self.deadline.each(items)
 
     def set_end(self, task: Task, end: cp_model.LinearExpr) -> None:
         """Record the end of a task."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.cancellation import checkpoint
 from ppopt.solver.dynamic_programming.states import Indices, Mask, Matrix
 
 ROUNDS = 16
@@ -56,7 +56,6 @@ def reduced(
     flags: int,
     times: slice,
     width: int | None = None,
-    deadline: Deadline = NO_DEADLINE,
 ) -> Representatives:
     """The columns to keep: every other column is dominated by one of them, or merged.
 
@@ -79,7 +78,7 @@ def reduced(
     first, remaining = _compared_with_first(columns, width)
     limit = (MAX_COMPARISONS if width is None else width - 1) - ROUNDS
     if limit > 0:
-        leaders, remaining = _compared_in_blocks(columns, remaining, limit, deadline)
+        leaders, remaining = _compared_in_blocks(columns, remaining, limit)
         first += leaders
     unmerged = np.concatenate([*first, remaining[:0]])
     if width is None or not remaining.size:
@@ -123,7 +122,7 @@ def _compared_with_first(columns: _Sorted, width: int | None) -> tuple[list[Indi
 
 
 def _compared_in_blocks(
-    columns: _Sorted, remaining: Indices, limit: int, deadline: Deadline
+    columns: _Sorted, remaining: Indices, limit: int
 ) -> tuple[list[Indices], Indices]:
     """Compare the columns of every group with its first `limit` ones that are not dominated.
 
@@ -135,7 +134,7 @@ def _compared_in_blocks(
     for group in np.split(remaining, begins):
         left, members = limit, group
         while members.size and left > 0:
-            deadline.check()
+            checkpoint()
             size = max(1, min(BLOCK, left, MAX_PAIRS // members.size))
             undominated = ~_dominated_by_earlier(columns, members, size)
             leaders.append(members[:size][undominated[:size]])

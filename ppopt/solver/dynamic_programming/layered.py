@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.dynamic_programming import dominance
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.states import States
@@ -62,21 +61,21 @@ class LayeredDP:
         """Number of matrix entries of the present layer."""
         return self._states.size
 
-    def advance(self, deadline: Deadline = NO_DEADLINE) -> None:
+    def advance(self) -> None:
         """Add one operation to every state; keep states with a bound below `below` (`reduced`).
 
         Raises TimeoutError after the deadline; the present layer is then unchanged.
         """
         space = self._space
-        states, parent, added = space.extend(self._states, self._starts, deadline)
-        starts = space.starts(states, deadline)
+        states, parent, added = space.extend(self._states, self._starts)
+        starts = space.starts(states)
         space.normalise(states, starts)
-        bounds = space.bound(states, starts, deadline)
+        bounds = space.bound(states, starts)
         hopeful = np.flatnonzero(bounds < self.below)
         if hopeful.size < states.shape[1]:
             states, starts = (each.take(hopeful, axis=1) for each in (states, starts))
         rows = space.counts, space.flags, space.times
-        reduction = dominance.reduced(states, *rows, self._width, deadline)
+        reduction = dominance.reduced(states, *rows, self._width)
         self._states, self._starts = (
             each.take(reduction.columns, axis=1) for each in (states, starts)
         )

@@ -22,8 +22,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 
 Matrix = npt.NDArray[np.signedinteger]
@@ -31,7 +31,7 @@ Item = TypeVar("Item")
 Mask = npt.NDArray[np.bool_]
 Indices = npt.NDArray[np.intp]
 WIDE = 4096
-"""Number of states from which the work for every class checks the deadline."""
+"""Number of states from which there is a checkpoint for every class."""
 
 
 class Extensions(NamedTuple):
@@ -89,11 +89,11 @@ class States:
         return state
 
     @staticmethod
-    def _each(items: Iterable[Item], states: Matrix, deadline: Deadline) -> Iterator[Item]:
-        """Yield the items of a loop over columns; raises TimeoutError after the deadline."""
+    def _each(items: Iterable[Item], states: Matrix) -> Iterator[Item]:
+        """Yield the items of a loop over columns, with checkpoints."""
         for item in items:
             if states.shape[1] >= WIDE:
-                deadline.check()
+                checkpoint()
             yield item
 
     def _sum(self, states: Matrix, weights: Ints) -> Matrix:
@@ -103,12 +103,12 @@ class States:
             total += weights[index] * states[index]
         return total
 
-    def starts(self, states: Matrix, deadline: Deadline = NO_DEADLINE) -> Matrix:
+    def starts(self, states: Matrix) -> Matrix:
         """Earliest start of the next operation of every class; `never` if it is not eligible."""
         classes = self.classes
         starts = np.empty((len(classes), states.shape[1]), dtype=self.dtype)
         used = [self._sum(states, change) for change in self.changes]
-        for index, device in self._each(enumerate(classes.device), states, deadline):
+        for index, device in self._each(enumerate(classes.device), states):
             done = states[index]
             may = done < classes.batches
             for needed in classes.needs[index]:
@@ -149,7 +149,7 @@ class States:
                 states[base + slot] = np.where(under_way > slot, earliest, 0)
                 earliest = earliest + self.duration[precedence.after]
 
-    def bound(self, states: Matrix, starts: Matrix, deadline: Deadline = NO_DEADLINE) -> Matrix:
+    def bound(self, states: Matrix, starts: Matrix) -> Matrix:
         """Lower bound on the end of every schedule that extends a state."""
         bounds: Matrix = states[self.bound_row].astype(np.int64)
         for device, (device_classes, load) in enumerate(
@@ -157,7 +157,7 @@ class States:
         ):
             np.maximum(bounds, load, out=bounds)
             free = states[self.free + device]
-            for index in self._each(device_classes, states, deadline):
+            for index in self._each(device_classes, states):
                 start = np.where(starts[index] < self.never, starts[index], free)
                 start += self.remaining[index][states[index]]
                 np.maximum(bounds, start, out=bounds)
@@ -169,9 +169,7 @@ class States:
             done = self._sum(states, self.on_device[device] * self.duration)
             yield states[self.free + device] + (total - done)
 
-    def extend(
-        self, states: Matrix, starts: Matrix, deadline: Deadline = NO_DEADLINE
-    ) -> Extensions:
+    def extend(self, states: Matrix, starts: Matrix) -> Extensions:
         """All extensions by one operation that are needed to reach a best schedule."""
         parts: list[Extensions] = []
         parent = np.arange(states.shape[1])
@@ -184,7 +182,7 @@ class States:
             first = ends[chosen, every]
             device = self.host[chosen]
             alone = shares[chosen]
-            for index in self._each(range(len(self.classes)), states, deadline):
+            for index in self._each(range(len(self.classes)), states):
                 eligible = (device == self.host[index]) & (starts[index] < self.never)
                 selected = eligible & ((chosen == index) | (~alone & (starts[index] < first)))
                 columns = np.flatnonzero(selected)
@@ -201,7 +199,7 @@ class States:
                 self._flagged(states.take(flagged, axis=1), chosen[flagged]),
                 parent[flagged],
             )
-            starts = self.starts(states, deadline)
+            starts = self.starts(states)
         if not parts:
             empty = np.empty(0, dtype=np.intp)
             return Extensions(states[:, :0], empty, empty.astype(np.int16))

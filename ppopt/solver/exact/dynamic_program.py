@@ -79,10 +79,7 @@ class DynamicProgram:
                 return False
             if budget.over and not (self._whole(devices) and share < reach):
                 return False
-            try:
-                program.advance(deadline=budget.deadline)
-            except TimeoutError:
-                return False
+            program.advance()
             budget.pay(layer_seconds(program, params))
         return program.ended
 

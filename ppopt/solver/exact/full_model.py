@@ -76,7 +76,6 @@ class FullModel:
             horizon=_horizon(incumbent),
             bound=incumbent.bound.value,
             step=_step(incumbent, params.steps),
-            deadline=budget.deadline,
         )
         if incumbent.best is not None:
             model.hint(built, incumbent.best)

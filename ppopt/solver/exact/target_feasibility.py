@@ -75,9 +75,7 @@ class TargetFeasibility:
                 return
             at_bound = target == incumbent.bound.value and self._close(incumbent)
             share = 1 if at_bound else self._params.share
-            outcome = _solve_feasibility(
-                feasibility_model(problem, target, deadline=budget.deadline), budget, share, turn
-            )
+            outcome = _solve_feasibility(feasibility_model(problem, target), budget, share, turn)
             if outcome.schedule is not None:
                 incumbent.submit(outcome.schedule)
                 sequence.high = min(target, incumbent.value)
@@ -95,7 +93,7 @@ class TargetFeasibility:
         bound = device_bounds.device_bound(problem.instance, problem.objective)
         if value < bound.value:
             return
-        built = feasibility_model(problem, value, deadline=budget.deadline)
+        built = feasibility_model(problem, value)
         _repeat(built, min_period(problem))
         outcome = _solve_feasibility(built, budget, 1, 2 * turn + 1)
         if outcome.schedule is not None:
