@@ -254,6 +254,10 @@ OPTIONS = (
     ),
     _flag("no_mtp", "Leave out the modules that predict further tokens."),
     _number("images", "Images of a sequence, for models with an image encoder (1)."),
+    _number(
+        "encoder_sequence",
+        "Tokens of a sequence of the encoder of T5 (default: those of --sequence, the decoder's).",
+    ),
     DerivationOption(
         "efficiency",
         "SHARE",

@@ -161,7 +161,9 @@ class Decoder:
     @property
     def blocks(self) -> tuple[Decoder, ...]:
         """The layer as blocks with at most one attention and one feed-forward each."""
-        return (self,) if self.before is None else (*self.before.blocks, self)
+        if self.before is None:
+            return (self,)
+        return (*self.before.blocks, replace(self, before=None))
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
@@ -253,6 +255,22 @@ class Encoder:
 
 
 @dataclass(frozen=True)
+class SourceEncoder:
+    """Layers of words with a norm behind them, whose output every decoder layer reads (T5).
+
+    They have the embedding of the decoder's words.
+    """
+
+    runs: tuple[Run, ...]
+    vectors: int
+    """Parameters of positions, of the decoder's too, and of the norm."""
+
+    def parameters(self, hidden: int) -> int:
+        """Parameters of layers, positions and the norm."""
+        return self.vectors + sum(run.count * run.decoder.parameters(hidden) for run in self.runs)
+
+
+@dataclass(frozen=True)
 class Architecture:
     """A model: an embedding, decoder layers, a norm, and a head."""
 
@@ -275,6 +293,8 @@ class Architecture:
     """Whether a norm follows the embedding (BLOOM)."""
     encoder: Encoder | None = None
     """Layers in front of the embedding's output."""
+    source: SourceEncoder | None = None
+    """The encoder of a model with cross attention."""
     notes: tuple[str, ...] = ()
     """Remarks for a reader of the derived model: parts left out, and assumptions."""
 
@@ -282,6 +302,11 @@ class Architecture:
     def last(self) -> Decoder:
         """The last decoder layer."""
         return self.runs[-1].decoder
+
+    @property
+    def source_runs(self) -> tuple[Run, ...]:
+        """Layers of the encoder that cross attention reads."""
+        return self.source.runs if self.source else ()
 
     @property
     def has_experts(self) -> bool:
@@ -294,6 +319,7 @@ class Architecture:
         layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
         tables = self.vocabulary * (1 if self.tied else 2) + self.positions
         encoder = self.encoder.parameters if self.encoder else 0
+        encoder += self.source.parameters(self.hidden) if self.source else 0
         norms = (1 + self.embedding_norm) * self.last.norm(self.hidden)
         return layers + norms + tables * self.hidden + encoder
 

@@ -42,6 +42,8 @@ class Matrix(NamedTuple):
         return self.inputs * self.outputs
 
 
+SOURCE = "encoder's output"
+"""The tensor of the encoder that cross attention reads."""
 ATTENDED = "attention's output"
 """The tensor that attention itself stashes, whatever the matrix behind it needs."""
 
@@ -102,6 +104,9 @@ class GroupedQueryAttention:
     rotary: bool = True
     """Whether queries and keys have rotary embeddings; otherwise positions are learned (GPT-2), or
     add to the scores (ALiBi)."""
+    crossed: bool = False
+    """Whether keys and values come from the output of an encoder (arXiv 1706.03762, section
+    3.2.3)."""
 
     @property
     def query(self) -> int:
@@ -129,11 +134,12 @@ class GroupedQueryAttention:
             else (Matrix("query", hidden, queries, Shard.COLUMNS),)
         )
         gate = (Matrix("gate", hidden, outputs, Shard.COLUMNS),) if self.gated else ()
+        read = SOURCE if self.crossed else HIDDEN
         return (
             *query,
             *gate,
-            Matrix("key", hidden, self.groups * self.width, Shard.COLUMNS),
-            Matrix("value", hidden, self.groups * self.value, Shard.COLUMNS),
+            Matrix("key", hidden, self.groups * self.width, Shard.COLUMNS, read),
+            Matrix("value", hidden, self.groups * self.value, Shard.COLUMNS, read),
             Matrix(
                 "output", outputs, hidden, Shard.ROWS, "gated output" if self.gated else ATTENDED
             ),
@@ -151,7 +157,12 @@ class GroupedQueryAttention:
     @property
     def read(self) -> int:
         """Elements per token of queries, keys and values."""
-        return self.width * (self.heads + self.groups) + self.value * self.groups
+        return self.width * self.heads + self.pairs
+
+    @property
+    def pairs(self) -> int:
+        """Elements per token of keys and values."""
+        return self.groups * (self.width + self.value)
 
     @property
     def stashed(self) -> int:
@@ -456,3 +467,9 @@ def attention_flops(keys: float, heads: int, query: int, value: int) -> float:
 Recurrent = LinearAttention | StateSpace
 """Attention with a state."""
 Attention = GroupedQueryAttention | LatentAttention | Recurrent
+
+
+def pairs_of_source(attention: Attention) -> int:
+    """Elements of keys and values per token of an encoder; 0 unless it is cross attention."""
+    is_crossed = isinstance(attention, GroupedQueryAttention) and attention.crossed
+    return attention.pairs if is_crossed else 0

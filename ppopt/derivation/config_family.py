@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from ppopt.derivation.architecture import Decoder, Experts, FeedForward
+from ppopt.derivation.architecture import Decoder, Experts, FeedForward, SourceEncoder
 from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
 from ppopt.derivation.config_encoders import EncoderReader
 from ppopt.derivation.config_keys import Keys
@@ -37,6 +37,8 @@ class Family(NamedTuple):
     """Keys that change no dimensions of these models."""
     encoder: EncoderReader | None = None
     """The encoder of a `vision_config`."""
+    source: Callable[[Keys], SourceEncoder] | None = None
+    """The encoder that cross attention of the decoder reads."""
     prediction: Callable[[Keys], Decoder] | None = None
     """The layer of a prediction module, if it is not like the last layer."""
     embedding_norm: bool = False

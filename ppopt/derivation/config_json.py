@@ -13,7 +13,12 @@ from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
-from ppopt.derivation import config_families, config_gpt_families, config_hybrid_families
+from ppopt.derivation import (
+    config_families,
+    config_gpt_families,
+    config_hybrid_families,
+    config_source_families,
+)
 from ppopt.derivation.architecture import Architecture, Decoder, Run
 from ppopt.derivation.attention import LinearAttention, StateSpace
 from ppopt.derivation.config_encoders import read_encoder
@@ -38,7 +43,12 @@ PARTS = re.compile(
 MAX_LAYERS = 10_000
 OF_LAYERS = re.compile(".*(expert|moe|router|mamba|ssm|linear_att|hybrid|block_config).*")
 """Keys of experts and of kinds of layers: without them the model would be another one."""
-READERS = (config_families, config_gpt_families, config_hybrid_families)
+READERS = (
+    config_families,
+    config_gpt_families,
+    config_hybrid_families,
+    config_source_families,
+)
 """Modules that register families."""
 BY_HAND = "write its layers by hand (`ppopt init`), or measure them (`ppopt profile`)"
 
@@ -121,13 +131,12 @@ def _recognize(
     names: Sequence[str], config: Mapping[str, object], where: str | None
 ) -> tuple[Family, Architecture]:
     """The family of an architecture, by its name or else by its keys, and its dimensions."""
-    if config.get("is_encoder_decoder"):
+    known = next((FAMILIES[name] for name in names if name in FAMILIES), None)
+    if config.get("is_encoder_decoder") and (known is None or known.source is None):
         raise InputError(
             f"architectures: {abbreviated(names[0])} has an encoder whose output every decoder "
-            "layer reads; only models whose layers pass their output to the next one are derived; "
-            "measure it (`ppopt profile`)"
+            "layer reads; of such models T5 is derived; measure it (`ppopt profile`)"
         )
-    known = next((FAMILIES[name] for name in names if name in FAMILIES), None)
     if known is not None:
         keys = known.keys(config, named=True)
         if where is None:
@@ -181,7 +190,8 @@ def _similar(name: str, config: Mapping[str, object]) -> _Similar | None:
 
 
 def _read(name: str, family: Family, keys: Keys) -> Architecture:
-    layers = keys.count("num_hidden_layers", maximum=MAX_LAYERS)
+    depth = keys.count("num_layers", 0, minimum=0) if family.source else 0
+    layers = keys.count("num_hidden_layers", depth or None, maximum=MAX_LAYERS)
     decoders = [family.layer(keys, index) for index in range(layers)]
     if empty := sum(decoder.is_empty for decoder in decoders):
         keys.note(f"{empty} layers without attention and feed-forward are left out")
@@ -200,6 +210,7 @@ def _read(name: str, family: Family, keys: Keys) -> Architecture:
         prediction=family.prediction(keys) if predictions and family.prediction else None,
         positions=family.positions(keys) if family.positions else 0,
         embedding_norm=family.embedding_norm,
+        source=family.source(keys) if family.source else None,
         notes=keys.notes,
     )
 

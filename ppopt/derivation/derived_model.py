@@ -151,9 +151,9 @@ class DerivedModel:
 
         It is half the second difference of the times of attention for one, two and three times the
         length. None: a microbatch has several sequences, so that its times are not those of one
-        document.
+        document, or a sequence of an encoder besides.
         """
-        if self.training.microbatch != 1:
+        if self.training.microbatch != 1 or self.architecture.source:
             return None
         once, twice, thrice = (
             Costing.of(
@@ -194,7 +194,7 @@ class DerivedModel:
             f"parameters: {self.parameters:,}, norms and biases included{predictions}",
             f"training: {training.gpus} GPUs, parallelism: {training.describe_parallelism()}; ZeRO "
             f"{training.zero}; {training.framework}",
-            f"microbatch: {training.microbatch} x {training.sequence} tokens",
+            f"microbatch: {training.microbatch} x {training.sequence} tokens{self._encoder_tokens}",
             *self.architecture.notes,
             *self._origin_of_times(),
             f"efficiencies of the GPU: matrices reach {gpu.matrix_efficiency:.3g} of {products},",
@@ -210,6 +210,12 @@ class DerivedModel:
             "unshard, gradient_sync, optimizer: once per step",
             *self._tied(),
         ]
+
+    @property
+    def _encoder_tokens(self) -> str:
+        """A phrase on the tokens of an encoder of words."""
+        each = self.training.encoder_tokens
+        return f", and {each} each of the encoder" if self.architecture.source else ""
 
     def _origin_of_times(self) -> list[str]:
         """Lines on the times of layers, with the command that lists their parts."""

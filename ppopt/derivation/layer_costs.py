@@ -35,7 +35,7 @@ from ppopt.derivation.architecture import (
     Encoder,
     Run,
 )
-from ppopt.derivation.attention import parameters_of
+from ppopt.derivation.attention import pairs_of_source, parameters_of
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel
 from ppopt.derivation.derived_layer import (
@@ -118,10 +118,15 @@ class Costing:
     def _layers(self, architecture: Architecture) -> list[DerivedLayer]:
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         encoder = [] if architecture.encoder is None else self.encoder(architecture.encoder, hidden)
+        has_source = architecture.source is not None
+        if has_source:
+            encoder = self._source(architecture)
         runs = [self.run(run, hidden) for run in architecture.runs]
         has_predictions = self.training.mtp and architecture.predictions
         predictions = self.predictions(architecture) if has_predictions else []
-        embedding = self.embedding(hidden, vocabulary)
+        embedding = self.embedding(hidden, vocabulary, reads_source=has_source)
+        if has_source:
+            embedding, *runs = (self._with_source(layer, hidden) for layer in (embedding, *runs))
         head = self.head(hidden, vocabulary, len(predictions), tied=architecture.tied)
         layers = [*encoder, embedding, *runs, *predictions, head]
         if not self.training.reshards:
@@ -210,7 +215,12 @@ class Costing:
             flops=flops * (1 + predictions),
             frozen=frozen,
         )
-        if not tied or training.devices == 1 or frozen:
+        return self._tied(costs, hidden, vocabulary) if tied else costs
+
+    def _tied(self, costs: DerivedLayer, hidden: int, vocabulary: int) -> DerivedLayer:
+        """A layer with a copy of the table of word vectors, whose gradients two stages reduce."""
+        training = self.training
+        if training.devices == 1 or costs.frozen:
             return costs
         size = training.style.gradient * hidden * vocabulary / training.tensor
         ends = Group(2, training.tensor * training.ranks)
@@ -222,12 +232,46 @@ class Costing:
         """FLOPs per token and parameter of a matrix in F and BW: a frozen one has none for W."""
         return 4 if frozen or self.training.lora else 6
 
-    def embedding(self, hidden: int, vocabulary: int) -> DerivedLayer:
-        """The table of word vectors; its inputs are numbers, so it has no B."""
+    def embedding(
+        self, hidden: int, vocabulary: int, *, reads_source: bool = False
+    ) -> DerivedLayer:
+        """The table of word vectors; its inputs are numbers, so it has no B.
+
+        That of a decoder with cross attention is behind the encoder, whose table it shares, and
+        begins with the norm of its output.
+        """
         training = self.training
         frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
-        part = self.rank.embedding(hidden, vocabulary, frozen=frozen)
-        return self.layer("embedding", [part], role=EMBEDDING, hidden=hidden, frozen=frozen)
+        shared = reads_source and training.devices == 1
+        parts = [self.rank.embedding(hidden, vocabulary, frozen=frozen, shared=shared)]
+        if reads_source:
+            parts.insert(0, self.rank.source.norm(hidden, frozen=frozen))
+        name = "decoder embedding" if reads_source else "embedding"
+        costs = self.layer(name, parts, role=EMBEDDING, hidden=hidden, frozen=frozen)
+        return self._tied(costs, hidden, vocabulary) if reads_source else costs
+
+    def _source(self, architecture: Architecture) -> list[DerivedLayer]:
+        """Embedding and layers of the encoder that cross attention reads."""
+        hidden, costing = architecture.hidden, replace(self, rank=self.rank.source)
+        embedding = costing.embedding(hidden, architecture.vocabulary)
+        runs = architecture.source_runs
+        return [embedding, *(costing.run(run, hidden, Frozen.ENCODER) for run in runs)]
+
+    def _with_source(self, layer: DerivedLayer, hidden: int) -> DerivedLayer:
+        """A layer of a decoder that passes on the encoder's output, too.
+
+        Megatron-LM sends both tensors between stages of the decoder (`get_tensor_shapes` in
+        megatron/core/pipeline_parallel/schedules.py, 7608f27). Gradients of both are live in a
+        backward. A layer that recomputes keeps both.
+        """
+        size = self.rank.source.hidden_bytes(hidden)
+        first, back = layer.workspace
+        return replace(
+            layer,
+            output=round(layer.output + size / MIB, 3),
+            stashed=min(layer.stashed + _mib(size), layer.activation),
+            workspace=(first, back + _mib(size)),
+        )
 
     def encoder(self, encoder: Encoder, hidden: int) -> list[DerivedLayer]:
         """Layers of an encoder of images, each image a sequence of its own, and its projections.
@@ -257,8 +301,11 @@ class Costing:
 
         Recomputed attention does not count (PaLM, arXiv 2204.02311, appendix B), nor do adapters.
         """
-        attention = 3 * sum(each.scores(self.rank.sequence) for each in decoder.attentions)
-        return self.matrix_flops(frozen) * decoder.passed(hidden) + attention
+        rank, passed = self.rank, decoder.passed(hidden)
+        attention = 3 * sum(each.scores(rank.context_of(each)) for each in decoder.attentions)
+        pairs = sum(map(pairs_of_source, decoder.attentions))
+        passed += hidden * pairs * (rank.source.sequence / rank.sequence - 1)
+        return self.matrix_flops(frozen) * passed + attention
 
     def projections(self, encoder: Encoder, hidden: int) -> DerivedLayer:
         """The matrices behind an encoder, over the tokens of its images."""

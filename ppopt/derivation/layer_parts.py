@@ -32,6 +32,7 @@ from ppopt.derivation.attention import (
     Recurrent,
     Shard,
     attention_flops,
+    pairs_of_source,
 )
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.frameworks import PassTraffic
@@ -128,7 +129,7 @@ class Rank(RankProducts):
         added = 1 if block.is_parallel else len(block.attentions + block.feed_forwards)
         norms = self.norm(hidden, block.norms, stashed=block.norms - added, frozen=frozen)
         is_read = self.storage().element == ELEMENT and not (frozen or self.training.lora)
-        outputs = added * self._hidden_bytes(hidden) if is_read else 0.0
+        outputs = added * self.hidden_bytes(hidden) if is_read else 0.0
         modules = (ModuleCosts.of("layernorm", norms, outputs, number=added),)
         return [replace(norms, modules=modules), *parts, self.residual(hidden, added)]
 
@@ -161,11 +162,20 @@ class Rank(RankProducts):
         width = attention.heads * attention.value / ranks
         merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
         own = self.attention_itself(attention)
-        stashed = ELEMENT * tokens * attention.stashed / ranks
+        stashed = ELEMENT * tokens * attention.stashed / ranks + self._beyond(attention)
         positions = self._positions(attention, frozen=frozen)
         modules = self._attention_modules(attention, own, products, positions)
         rest = LayerPart("", stashed_otherwise=stashed, modules=modules)
         return summed("attention", [*products, *positions, merge, own, rest])
+
+    def _beyond(self, attention: Attention) -> float:
+        """Bytes of keys and values of tokens of the encoder beyond as many as the decoder has."""
+        beyond = self.source.tokens - self.tokens
+        return ELEMENT * beyond * pairs_of_source(attention) / self.training.tensor
+
+    def context_of(self, attention: Attention) -> int:
+        """Tokens of a sequence of keys."""
+        return self.source.sequence if pairs_of_source(attention) else self.sequence
 
     def _attention_modules(
         self,
@@ -181,7 +191,9 @@ class Rank(RankProducts):
         """
         each = ELEMENT * self.tokens / self.training.tensor
         output = each * attention.heads * attention.value if self.storage().copies_attended else 0.0
-        offloaded = each * attention.read if isinstance(attention, GroupedQueryAttention) else 0.0
+        offloaded = self._beyond(attention)
+        if isinstance(attention, GroupedQueryAttention):
+            offloaded += each * attention.read
         core = ModuleCosts.of("core_attn", own, own.stashed_otherwise + output, offloaded=offloaded)
         if not isinstance(attention, LatentAttention):
             return (core,)
@@ -225,7 +237,7 @@ class Rank(RankProducts):
         if self.training.attention == UNFUSED and not is_recurrent:
             return self._scores_in_memory(attention)
         share = self.tokens / self.training.tensor
-        flops = attention.scores(self.sequence) * share
+        flops = attention.scores(self.context_of(attention)) * share
         traffic = STATE * attention.states * share if isinstance(attention, Recurrent) else 0
         name, launches = ("chunks", STATE_KERNELS) if is_recurrent else ("attention", 1)
         forward = Kernel(
@@ -246,11 +258,9 @@ class Rank(RankProducts):
         With dropout 5 bytes a score are stashed: scores after the softmax and after dropout, and
         its mask (arXiv 2205.05198, section 4.1).
         """
-        share = self.tokens / self.training.tensor
-        flops = share * attention_flops(
-            self.sequence, attention.heads, attention.query, attention.value
-        )
-        scores = share * self.sequence * attention.heads
+        share, keys = self.tokens / self.training.tensor, self.context_of(attention)
+        flops = share * attention_flops(keys, attention.heads, attention.query, attention.value)
+        scores = share * keys * attention.heads
         bytes_per_score = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
         forward = (
             Kernel(
@@ -322,7 +332,7 @@ class Rank(RankProducts):
             return self._experts(feed_forward, hidden, frozen=frozen)
         matrices = feed_forward.matrices(hidden)
         network = self._network("mlp", matrices, feed_forward.width, feed_forward.gated, frozen)
-        freed = network.stashed - self._hidden_bytes(hidden)
+        freed = network.stashed - self.hidden_bytes(hidden)
         return [replace(network, modules=(ModuleCosts.of("mlp", network, freed),))]
 
     def _network(
@@ -379,11 +389,11 @@ class Rank(RankProducts):
             matrices = experts.shared_matrices(hidden)
             shared = self._network("shared expert", matrices, experts.shared, experts.gated, frozen)
             own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
-            freed = shared.stashed - self._hidden_bytes(hidden)
+            freed = shared.stashed - self.hidden_bytes(hidden)
             modules.append(ModuleCosts.of("shared_experts", shared, freed, "moe"))
             parts.append(replace(shared, inputs=own))
         every = summed("moe", parts)
-        modules.insert(0, ModuleCosts.of("moe", every, every.stashed - self._hidden_bytes(hidden)))
+        modules.insert(0, ModuleCosts.of("moe", every, every.stashed - self.hidden_bytes(hidden)))
         return [replace(parts[0], modules=tuple(modules)), *parts[1:]]
 
     def _exchange(self, experts: Experts, width: int) -> PerKind:
@@ -405,20 +415,26 @@ class Rank(RankProducts):
         both = tuple(each for each in (exchange, gather, scatter) if each.group.ranks > 1)
         return PerKind(both, both, (), both)
 
-    def embedding(self, hidden: int, vocabulary: int, *, frozen: bool = False) -> LayerPart:
-        """The table of word vectors: F reads and writes each token's once, W as much."""
+    def embedding(
+        self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
+    ) -> LayerPart:
+        """The table of word vectors: F reads and writes each token's once, W as much.
+
+        `shared`: another part of the same device holds the table.
+        """
         training = self.training
         size = ELEMENT * self.tokens * hidden / training.tensor
         lookup = Kernel("lookup", KernelBound.MEMORY, traffic=2 * size)
         add = () if frozen else (lookup._replace(name="gradient"),)
         parameters = hidden * vocabulary / training.tensor
+        stored, added = (0.0, parameters) if shared else (parameters, 0.0)
         whole = size * training.tensor
         scatter, gather = self._row_collectives(whole)
         weight = () if frozen else gather
         collectives = PerKind(scatter, (), weight, weight)
         return LayerPart(
             "embedding", (lookup,), (), add, collectives,
-            parameters=parameters, trained=not frozen, in_bf16=True,
+            parameters=stored, trained=not frozen, in_bf16=True, shared=added,
         )  # fmt: skip
 
     def head(

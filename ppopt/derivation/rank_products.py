@@ -6,10 +6,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import groupby
+from operator import attrgetter
+from typing import Self
 
 from ppopt.derivation.attention import (
     ATTENDED,
     HIDDEN,
+    SOURCE,
     Matrix,
     Shard,
     parameters_of,
@@ -62,7 +65,12 @@ class RankProducts:
         ranks = self.training.tensor if self.training.sequence_parallel else 1
         return self.tokens / ranks
 
-    def _hidden_bytes(self, hidden: int) -> float:
+    @property
+    def source(self) -> Self:
+        """The rank with the tokens of the encoder, which cross attention reads."""
+        return replace(self, sequence=self.training.encoder_tokens)
+
+    def hidden_bytes(self, hidden: int) -> float:
         """Bytes of the hidden vectors of a rank's tokens."""
         return ELEMENT * self.local_tokens * hidden
 
@@ -85,7 +93,10 @@ class RankProducts:
 
     def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[LayerPart]:
         """Products in order of execution; those of the same inputs run as one."""
-        return [self._product(group, frozen=frozen) for group in product_groups(matrices)]
+        return [
+            (self.source if group[0].reads == SOURCE else self)._product(group, frozen=frozen)
+            for group in product_groups(matrices)
+        ]
 
     def _product(
         self,
@@ -231,6 +242,4 @@ class RankProducts:
 
 def product_groups(matrices: Iterable[Matrix]) -> list[list[Matrix]]:
     """Consecutive matrices with the same inputs and shard."""
-    return [
-        list(group) for _, group in groupby(matrices, lambda matrix: (matrix.inputs, matrix.shard))
-    ]
+    return [list(group) for _, group in groupby(matrices, attrgetter("inputs", "shard", "reads"))]

@@ -39,7 +39,7 @@ ELEMENT = 2
 """Bytes of an element in BF16."""
 COUNTS = (
     *("devices", "batches", "tensor", "context", "data", "expert", "sequence", "microbatch"),
-    *("expert_tensor", "gpus_per_node", "images", "shard"),
+    *("expert_tensor", "gpus_per_node", "images", "shard", "encoder_sequence"),
 )
 """Fields that are whole numbers from 1 on, or None."""
 
@@ -187,6 +187,9 @@ class Training:
     """Whether modules that predict further tokens are trained, where the model has any."""
     images: int = 1
     """Images of a sequence, where the model has an encoder of images."""
+    encoder_sequence: int | None = None
+    """Tokens of a sequence of the encoder, where cross attention reads its output; None:
+    `sequence`, which is that of the decoder."""
 
     def __post_init__(self) -> None:
         for name in COUNTS:
@@ -209,11 +212,7 @@ class Training:
         framework_named(self.framework)
         if self.fp8_recipe not in FP8_RECIPES:
             raise _unknown("fp8_recipe", self.fp8_recipe, FP8_RECIPES)
-        if self.sequence % (self.context * self.tensor):
-            raise ConflictError(
-                f"sequence: {self.sequence} tokens cannot be shared by {self.context} x "
-                f"{self.tensor} ranks of context and tensor; give a multiple"
-            )
+        self._check_sequences()
         if self.context > 1 and self.attention == UNFUSED:
             raise ConflictError(
                 f"context: {self.context} ranks share a sequence with fused attention only; leave "
@@ -234,6 +233,14 @@ class Training:
                 f"shard: {self.shard} does not divide data x context = {self.ranks}; give a divisor"
             )
         self._check_experts()
+
+    def _check_sequences(self) -> None:
+        for name in ("sequence", "encoder_sequence"):
+            if (getattr(self, name) or 0) % (self.context * self.tensor):
+                raise ConflictError(
+                    f"{name}: {getattr(self, name)} tokens cannot be shared by {self.context} x "
+                    f"{self.tensor} ranks of context and tensor; give a multiple"
+                )
 
     def _check_experts(self) -> None:
         if Overlap.WEIGHT in self.overlap and Overlap.DISPATCH not in self.overlap:
@@ -387,13 +394,18 @@ class Training:
         return self.devices * self.tensor * self.context * self.data
 
     @property
+    def encoder_tokens(self) -> int:
+        """Tokens of a sequence of the encoder that cross attention reads."""
+        return self.encoder_sequence or self.sequence
+
+    @property
     def all_tokens(self) -> int:
         """Tokens of a microbatch on all ranks."""
         return self.microbatch * self.sequence
 
     def check(self, architecture: Architecture) -> None:
         """Raise ConflictError if the ranks cannot share the architecture."""
-        decoders = [run.decoder for run in architecture.runs]
+        decoders = [run.decoder for run in (*architecture.source_runs, *architecture.runs)]
         for attention in (each for decoder in decoders for each in decoder.attentions):
             if attention.heads % self.tensor:
                 raise ConflictError(
@@ -442,8 +454,15 @@ class Training:
             )
 
     def _check_encoder(self, architecture: Architecture) -> None:
-        """Raise ConflictError if the images of a sequence are longer than it."""
+        """Raise ConflictError if an encoder does not go with the sequences of the training."""
         encoder = architecture.encoder
+        if self.encoder_sequence and architecture.source is None:
+            raise ConflictError("encoder_sequence: the model has no encoder of words; leave it out")
+        if self.context > 1 and architecture.source is not None:
+            raise ConflictError(
+                f"context: {self.context} ranks share the sequence of a decoder alone, and the "
+                "model has an encoder of words too; leave it at 1"
+            )
         if encoder is not None and self.images * encoder.tokens > self.sequence:
             raise ConflictError(
                 f"images: {self.images} x {encoder.tokens} tokens do not fit into a sequence of "

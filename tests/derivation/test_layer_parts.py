@@ -312,3 +312,11 @@ def test_a_layer_of_longcat_has_two_blocks() -> None:
         *(*block, "router", "experts", "shared expert", "residual"),
         *(*block, "mlp", "residual"),
     ]
+
+
+def test_every_block_of_longcat_has_two_norms_and_two_additions() -> None:
+    """Additions stash their result, which the norms read: no norm stashes any more."""
+    decoder = architecture_of(CONFIGS["meituan-longcat/LongCat-Flash-Chat"]).runs[0].decoder
+    parts = rank_of(sequence=4096).decoder(decoder, 6144)
+    for name, stashed in (("norm", 0), ("residual", 2 * ELEMENT * 4096 * 6144)):
+        assert [part.stashed for part in parts if part.name == name] == [stashed] * 2

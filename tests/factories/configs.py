@@ -42,6 +42,22 @@ def _mixtral(hidden: int, layers: int, heads: int, width: int, vocabulary: int) 
     )
 
 
+def _t5(hidden: int, head: int, width: int, heads: int, layers: int) -> Config:
+    return {
+        "architectures": ["T5ForConditionalGeneration"],
+        "is_encoder_decoder": True,
+        "d_model": hidden,
+        "d_kv": head,
+        "d_ff": width,
+        "num_heads": heads,
+        "num_layers": layers,
+        "num_decoder_layers": layers,
+        "feed_forward_proj": "relu",
+        "relative_attention_num_buckets": 32,
+        "vocab_size": 32128,
+    }
+
+
 def _qwen3_moe(hidden: int, layers: int, heads: int, width: int) -> Config:
     return config_of(
         *("Qwen3MoeForCausalLM", hidden, layers, heads),
@@ -300,6 +316,18 @@ CONFIGS: dict[str, Config] = {
         "n_positions": 1024,
         "vocab_size": 50257,
     },
+    "google-t5/t5-base": _t5(768, 64, 3072, 12, 12),
+    "google-t5/t5-large": _t5(1024, 64, 4096, 16, 24),
+    "google-t5/t5-11b": _t5(1024, 128, 65536, 128, 24),
+    "google/flan-t5-xxl": _t5(4096, 64, 10240, 64, 24)
+    | {"feed_forward_proj": "gated-gelu", "tie_word_embeddings": False},
+    "google/mt5-base": _t5(768, 64, 2048, 12, 12)
+    | {
+        "architectures": ["MT5ForConditionalGeneration"],
+        "feed_forward_proj": "gated-gelu",
+        "tie_word_embeddings": False,
+        "vocab_size": 250112,
+    },
     "EleutherAI/pythia-6.9b": config_of(
         *("GPTNeoXForCausalLM", 4096, 32, 32),
         hidden_act="gelu",
@@ -458,6 +486,11 @@ PARAMETERS = {
     "deepseek-ai/DeepSeek-V3": 671_026_419_200,
     "deepseek-ai/DeepSeek-V3.2": 671_026_419_200 + 61 * (1536 * 8192 + 7168 * 192 + 256),
     "openai-community/gpt2": 124_439_808,
+    "google-t5/t5-base": 222_903_552,
+    "google-t5/t5-large": 737_668_096,
+    "google-t5/t5-11b": 11_307_321_344,
+    "google/flan-t5-xxl": 11_135_332_352,
+    "google/mt5-base": 582_401_280,
     "EleutherAI/pythia-6.9b": 6_857_302_016,
     "EleutherAI/gpt-neox-20b": 20_554_567_680,
     "facebook/opt-6.7b": (50272 + 2050) * 4096 + 32 * (12 * 4096**2 + 13 * 4096) + 2 * 4096,
