@@ -471,5 +471,6 @@ Attention = GroupedQueryAttention | LatentAttention | Recurrent
 
 def pairs_of_source(attention: Attention) -> int:
     """Elements of keys and values per token of an encoder; 0 unless it is cross attention."""
-    is_crossed = isinstance(attention, GroupedQueryAttention) and attention.crossed
-    return attention.pairs if is_crossed else 0
+    if isinstance(attention, GroupedQueryAttention) and attention.crossed:
+        return attention.pairs
+    return 0

@@ -301,11 +301,11 @@ class Costing:
 
         Recomputed attention does not count (PaLM, arXiv 2204.02311, appendix B), nor do adapters.
         """
-        rank, passed = self.rank, decoder.passed(hidden)
+        rank = self.rank
         attention = 3 * sum(each.scores(rank.context_of(each)) for each in decoder.attentions)
         pairs = sum(map(pairs_of_source, decoder.attentions))
-        passed += hidden * pairs * (rank.source.sequence / rank.sequence - 1)
-        return self.matrix_flops(frozen) * passed + attention
+        beyond = hidden * pairs * (rank.source.sequence / rank.sequence - 1)
+        return self.matrix_flops(frozen) * (decoder.passed(hidden) + beyond) + attention
 
     def projections(self, encoder: Encoder, hidden: int) -> DerivedLayer:
         """The matrices behind an encoder, over the tokens of its images."""
