@@ -1,7 +1,7 @@
 """Families with an encoder of words whose output every decoder layer reads.
 
-Keys and defaults are those of `configuration_t5.py`, and layers those of `modeling_t5.py`, in
-github.com/huggingface/transformers.
+Keys and defaults are those of `configuration_*.py`, and layers those of `modeling_*.py`, of the
+model type in github.com/huggingface/transformers.
 """
 
 from __future__ import annotations

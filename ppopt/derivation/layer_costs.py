@@ -260,9 +260,9 @@ class Costing:
     def _with_source(self, layer: DerivedLayer, hidden: int) -> DerivedLayer:
         """A layer of a decoder that passes on the encoder's output, too.
 
-        Megatron-LM sends both tensors between stages of the decoder (`get_tensor_shapes` in
-        megatron/core/pipeline_parallel/schedules.py, 7608f27). Gradients of both are live in a
-        backward. A layer that recomputes keeps both.
+        Megatron-LM sends both tensors between stages of the decoder (megatron/core/
+        pipeline_parallel/schedules.py, 7608f27: shapes of tensors). Gradients of both are live in
+        a backward. A layer that recomputes keeps both.
         """
         size = self.rank.source.hidden_bytes(hidden)
         first, back = layer.workspace
