@@ -31,8 +31,9 @@ from ppopt.solver import interrupts
         "LIST",
         "Recompute modes to try: none, full (every decoder and mtp layer), selective (core "
         "attention), modules such as layernorm+moe_act, search (chosen per stage; for Megatron-LM "
-        "one set for all layers), layers (set per layer in the file). Default: layers if any layer "
-        "sets recompute. Otherwise none; with a memory limit also full and search.",
+        "as search-set), search-set (one set of modules for all layers), layers (set per layer in "
+        "the file). Default: layers if any layer sets recompute. Otherwise none; with a memory "
+        "limit also full and search.",
         NAMED["recompute"].heading,
     ),
     strategies=option(

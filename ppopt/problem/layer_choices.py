@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 SEARCH = "search"
 """The value of `recompute`, and of `offload`, for a choice made with the schedule."""
+SEARCH_SET = "search-set"
+"""The value of `recompute` for one set of modules in all layers, chosen with the schedule."""
 RULES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "full", "selective"),
     "offload": ("none", "all"),
@@ -24,7 +26,7 @@ L = TypeVar("L", bound=Layers)
 
 def refuse_search(field: str, choice: object, what: str) -> None:
     """Raise InputError if recompute, or offload, is to be searched where `what` does not."""
-    if choice == SEARCH:
+    if choice in (SEARCH, SEARCH_SET):
         known = " or ".join(RULES[field])
         raise InputError(f"{field}: {what} does not search it; use {known}, or solve")
 
@@ -38,16 +40,17 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
         return None, model
     if isinstance(choice, tuple):
         return None, model.with_modules(field, choice)
-    if choice not in (*RULES[field], SEARCH) and not _is_set(choice, model):
-        raise InputError(f"{field}: {choice!r} is unknown; use {', '.join(RULES[field])} or search")
     recompute = field == "recompute"
+    searches = (SEARCH, SEARCH_SET) if recompute else (SEARCH,)
+    if choice not in (*RULES[field], *searches) and not _is_set(choice, model):
+        raise InputError(f"{field}: {choice!r} is unknown; use {', '.join(RULES[field])} or search")
     moves = (
         layer.offload_time or any(own.offload_time for own in layer.modules)
         for layer in model.distinct
     )
     if not (recompute or choice == "none" or any(moves)):
         raise InputError("offload: no layer gives its offload_time; give it in the layers")
-    if choice == SEARCH:
+    if choice in searches:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
 

@@ -8,12 +8,16 @@ are left out before groups are combined.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from fractions import Fraction
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import chain, combinations, product
 from typing import NamedTuple
 
+from ppopt.errors import InputError
+from ppopt.problem.distinct import distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Chosen, Module, Modules, conflict
 
@@ -108,20 +112,20 @@ def _size(option: LayerOption) -> int:
 
 def _sets(layer: Layer, *, recompute: bool, offload: bool) -> Iterator[dict[str, Chosen]]:
     """Sets of modules that no other set dominates, as fields of a layer."""
-    partial = [option_of(layer)]
-    for group in _groups(layer.modules):
+    sets_so_far = [option_of(layer)]
+    for group in _groups(layer.modules, partial(conflict, layer.modules)):
         sets = list(_sets_of_group(layer, group, recompute=recompute, offload=offload))
-        partial = _pareto_minimal(
+        sets_so_far = _pareto_minimal(
             option_of(
                 layer.having(
                     recompute=_union(option.recompute, names["recompute"]),
                     offload=_union(option.offload, names["offload"]),
                 )
             )
-            for option in partial
+            for option in sets_so_far
             for names in sets
         )
-    for option in partial:
+    for option in sets_so_far:
         yield {"recompute": option.recompute, "offload": option.offload}
 
 
@@ -161,13 +165,11 @@ def _sets_of_group(
         }
 
 
-def _groups(modules: Modules) -> list[list[Module]]:
+def _groups(modules: Modules, related_to: Callable[[Module, Module], bool]) -> list[list[Module]]:
     """Modules that are related, inside each other or excluding each other, group by group."""
     groups: list[list[Module]] = []
     for module in modules:
-        related = [
-            group for group in groups if any(conflict(modules, module, own) for own in group)
-        ]
+        related = [group for group in groups if any(related_to(module, own) for own in group)]
         groups = [group for group in groups if group not in related]
         groups.append([*chain(*related), module])
     return groups
@@ -185,22 +187,85 @@ def convex_hull(options: Iterable[LayerOption]) -> list[LayerOption]:
     return hull
 
 
-def sets_of_all(layers: Sequence[Layer], max_count: int) -> list[tuple[str, ...]]:
-    """Sets of modules that all layers recompute, the shortest first, without dominated ones.
+def sets_of_all(layers: Sequence[Layer], *, without_dominated: bool = True) -> list[LayerOption]:
+    """Sets of modules that all layers recompute, the shortest first; the empty one is the first.
 
-    Times and memory of a set add up over the layers. At most `max_count`: those on the convex hull
-    if there are more.
+    Times and memory are sums over the layers, and workspaces their maxima. A set is left out if
+    another one needs no more time and no more memory in any layer. Then modules that the set would
+    leave to offload may be missed: with a search of offload, retain dominated sets.
     """
-    totals: dict[str, Module] = {}
+    counts = Counter(map(id, layers))
+    each = distinct(layers)
+    sets: list[_SetOfAll] = [_SetOfAll((), [option_of(layer) for layer in each])]
+    for group in _groups(_recomputed_in(each), partial(_related, each)):
+        names = [module.name for module in group]
+        own = chain(*(combinations(names, size) for size in range(len(names) + 1)))
+        sets = list(_extended(sets, list(own), each))
+        if without_dominated:
+            sets = _without_dominated(sets)
+    totals = [_total(chosen, [counts[id(layer)] for layer in each]) for chosen in sets]
+    return sorted(totals, key=lambda total: (total.costs, _size(total)))
+
+
+class _SetOfAll(NamedTuple):
+    """A set of modules, with the option of every distinct layer."""
+
+    names: tuple[str, ...]
+    options: list[LayerOption]
+
+
+def _recomputed_in(layers: Iterable[Layer]) -> Modules:
+    """The modules that recompute in some layers, one of every name."""
+    modules = (module for layer in layers for module in layer.modules if module.time is not None)
+    return tuple({module.name: module for module in modules}.values())
+
+
+def _related(layers: Iterable[Layer], first: Module, second: Module) -> bool:
+    """Whether two modules are related in some layer."""
     for layer in layers:
-        for module in layer.modules:
-            if module.time is None:
-                continue
-            known = totals.get(module.name)
-            totals[module.name] = module if known is None else known.plus(module)
-    activation = sum((layer.activation for layer in layers), Fraction(0))
-    every = Layer(forward=1, activation=activation, kept=activation, modules=tuple(totals.values()))
-    options = options_of(every, recompute=True, offload=False)
-    if len(options) > max_count:
-        options = tuple(convex_hull(options)[:max_count])
-    return [option.recompute for option in options if isinstance(option.recompute, tuple)]
+        own = {module.name: module for module in layer.modules}
+        pair = own.get(first.name), own.get(second.name)
+        if pair[0] and pair[1] and conflict(layer.modules, pair[0], pair[1]):
+            return True
+    return False
+
+
+def _extended(
+    sets: Iterable[_SetOfAll], groups: Sequence[tuple[str, ...]], layers: Sequence[Layer]
+) -> Iterator[_SetOfAll]:
+    """The sets, each with every group of modules whose layers can recompute all of them."""
+    for chosen, group in product(sets, groups):
+        names = (*chosen.names, *group)
+        options = []
+        for layer in layers:
+            known = {module.name for module in layer.modules if module.time is not None}
+            with suppress(InputError):
+                own = tuple(name for name in names if name in known) or False
+                options.append(option_of(layer.having(recompute=own)))
+        if len(options) == len(layers):
+            yield _SetOfAll(names, options)
+
+
+def _without_dominated(sets: Iterable[_SetOfAll]) -> list[_SetOfAll]:
+    front: list[_SetOfAll] = []
+    for chosen in sorted(sets, key=lambda own: ([*map(_costs, own.options)], len(own.names))):
+        if not any(
+            all(map(LayerOption.dominates, known.options, chosen.options)) for known in front
+        ):
+            front.append(chosen)
+    return front
+
+
+def _costs(option: LayerOption) -> tuple[Fraction, ...]:
+    return option.costs
+
+
+def _total(chosen: _SetOfAll, counts: Sequence[int]) -> LayerOption:
+    """The option of all layers together."""
+    rows = [option.costs for option in chosen.options]
+    sums = [
+        sum((cost * n for cost, n in zip(column, counts, strict=True)), Fraction(0))
+        for column in zip(*rows, strict=True)
+    ]
+    workspaces = [max(column) for column in zip(*rows, strict=True)][4:]
+    return LayerOption._make((*sums[:4], *workspaces, chosen.names or False, False))

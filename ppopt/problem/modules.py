@@ -57,16 +57,6 @@ class Module:
             if (value := getattr(self, key)) != getattr(usual, key) or key == "name"
         }
 
-    def plus(self, module: Module) -> Module:
-        """The same module of two layers together."""
-        return replace(
-            self,
-            time=self.time + module.time,
-            memory=self.memory + module.memory,
-            offload_memory=self.offload_memory + module.offload_memory,
-            workspace=max(self.workspace, module.workspace),
-        )
-
     def each(self, change: Callable[[Any, str], Any], keys: Iterable[str]) -> Module:
         """Change its numbers of these keys; `change` gets a number and its key."""
         numbers = {key: getattr(self, key) for key in keys}

@@ -190,6 +190,11 @@ class Pipeline(PipelineFields):
         fields = layer_choices.RULES
         return tuple(field for field in fields if getattr(self, field) == layer_choices.SEARCH)
 
+    @property
+    def searches_set(self) -> bool:
+        """Whether the modules that all layers recompute are searched, as one set."""
+        return bool(self.recompute == layer_choices.SEARCH_SET)
+
     def refuse_search_of_layers(self, what: str) -> None:
         """Raise InputError if recompute or offload is to be searched where `what` does not."""
         for field in layer_choices.RULES:

@@ -298,10 +298,11 @@ SETTINGS = (
         Shape.CHOICE,
         "layers that recompute: none, full (every decoder and mtp layer, full activation "
         "checkpointing), selective (core attention, the module `core_attn` of the layers), or "
-        "search (chosen with the schedule, and among the `modules` of the layers). An embedding or "
-        "head recomputes only if it sets `recompute`",
+        "search (chosen with the schedule, and among the `modules` of the layers), or search-set "
+        "(the same, with one set of modules for all layers, as Megatron-LM has it). An embedding "
+        "or head recomputes only if it sets `recompute`",
         "set per layer in the file",
-        choices=("none", "full", "selective", "search"),
+        choices=("none", "full", "selective", "search", "search-set"),
         under=Heading.MEMORY,
         set_by_plan=True,
         replaceable=True,

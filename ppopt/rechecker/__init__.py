@@ -108,11 +108,11 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
-    if stated.covers_layer_choices:
+    if stated.covers_layer_choices and not stated.sets:
         from ppopt.rechecker.configurations import confirmed_without_search  # noqa: PLC0415  loads on use
 
         return confirmed_without_search(stated)
-    several = stated.placements or stated.combinations
+    several = stated.sets or stated.placements or stated.combinations
     known = None if several else proof_without_search(stated)
     if known is None:
         return None
@@ -197,6 +197,8 @@ def _check_configurations(
 
     if stated.combinations:
         return configurations.check_combinations(stated, time_limit, check_configuration)
+    if stated.sets:
+        return configurations.check_sets(stated, time_limit, check_configuration)
     if stated.covers_layer_choices:
         return configurations.check_partitions(stated, time_limit, check_configuration)
     if stated.orders:

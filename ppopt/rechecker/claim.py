@@ -37,6 +37,8 @@ class Claim(NamedTuple):
     """Whether it is of every choice of the layers that recompute."""
     offload: bool = False
     """Whether it is of every choice of the layers that offload."""
+    sets: bool = False
+    """Whether it is of every set of modules that all layers recompute."""
     placements: bool = False
     """Whether it is of every placement of the stages on the devices, within the same limits."""
     orders: bool = False
@@ -57,7 +59,8 @@ class Claim(NamedTuple):
     @property
     def covers_several_pipelines(self) -> bool:
         """Whether it is of several pipelines."""
-        return self.covers_layer_choices or self.placements or self.orders or self.combinations
+        several = self.sets or self.placements or self.orders or self.combinations
+        return self.covers_layer_choices or several
 
     def for_pipeline(self, pipeline: Pipeline) -> Claim:
         """The claim of one of its pipelines, and of every choice that this one leaves open."""
@@ -69,9 +72,16 @@ class Claim(NamedTuple):
             partitions=pipeline.partition == SEARCH,
             recompute=pipeline.recompute == SEARCH,
             offload=pipeline.offload == SEARCH,
+            sets=False,
             placements=False,
             orders=False,
             combinations=False,
+        )
+
+    def for_set(self, pipeline: Pipeline) -> Claim:
+        """The claim of one set of modules; of partitions and offload as it is itself."""
+        return self.for_pipeline(pipeline)._replace(
+            partitions=self.partitions, offload=self.offload, bound_time=self.bound_time
         )
 
     @property
@@ -156,7 +166,7 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
     strange = [device for device in claim.devices if device > last]
     if strange:
         return f"certificate: device {strange[0]} is not one of 0..{last}"
-    if claim.covers_layer_choices and claim.pipeline.model is None:
+    if (claim.covers_layer_choices or claim.sets) and claim.pipeline.model is None:
         return f"certificate: it is of all {describe_scope(claim)}, but the file has no layers"
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         backward_text = "one operation (BW)" if claim.fused else "split (B and W)"
@@ -172,6 +182,8 @@ def describe_layers(claim: Claim) -> str:
 
 def describe_scope(claim: Claim) -> str:
     """What a claim is of, if it is of every partition, or of every choice of layers."""
+    if claim.sets:
+        return "sets of modules"
     return "partitions" if claim.partitions else f"choices of {describe_layers(claim)}"
 
 
@@ -181,6 +193,7 @@ def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
         partitions="partitions" in argument.layer_choices,
         recompute="recompute" in argument.layer_choices,
         offload="offload" in argument.layer_choices,
+        sets=argument.covers_sets,
         placements=argument is Argument.PLACEMENTS,
         orders=argument is Argument.ORDERS,
         combinations=argument is Argument.COMBINATIONS,

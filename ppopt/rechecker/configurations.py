@@ -9,7 +9,7 @@ from time import monotonic
 
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.traits import unhandled
-from ppopt.rechecker import equal_microbatches, partitions, placements
+from ppopt.rechecker import equal_microbatches, partitions, placements, sets_of_modules
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, describe_layers, describe_scope
 from ppopt.rechecker.mixed import with_one_kind
@@ -62,6 +62,20 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     alone = "this partition" + (f" and choice of {layers}" if layers else "")
     text = f"{reason}; for {alone} it is {outcome.verdict}: {outcome.reason}"
     return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
+
+
+def check_sets(stated: Claim, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of all sets of modules that all layers recompute, each by itself."""
+    began = monotonic()
+    every = tuple(range(stated.pipeline.num_devices))
+    pipelines = sets_of_modules.pipelines_of_sets(stated)
+    if pipelines is None:
+        reason = "there are more sets of modules than can be enumerated"
+        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
+    claims = {name: stated.for_set(pipeline) for name, pipeline in pipelines.items()}
+    outcome = _check_each(claims, check, began + time_limit)
+    reason = f"all {len(claims)} sets of modules that all layers recompute are excluded"
+    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
 
 
 def check_combinations(stated: Claim, time_limit: float, check: Check) -> Recheck:

@@ -195,31 +195,39 @@ def _module_sets(
 ) -> Iterator[tuple[tuple[Module, ...], tuple[Module, ...]]]:
     """Sets of modules that a claim lets recompute, and offload, not both empty.
 
-    Raises TimeoutError if there are more than `MAX_CHOICES`.
+    What a layer states and the claim does not choose stays: they go with it. Raises TimeoutError if
+    there are more than `MAX_CHOICES`.
     """
-    if (layer.recompute and not claim.recompute) or (layer.offload and not claim.offload):
-        if layer.modules:
-            raise TimeoutError
-        return
-    each = []
-    for module in layer.modules:
-        roles = [""]
-        if claim.recompute and module.time is not None:
-            roles.append("recompute")
-        if claim.offload and module.offload_time:
-            roles.append("offload")
-        each.append(roles)
+    chosen = {"recompute": claim.recompute, "offload": claim.offload}
+    stated: dict[str, str] = {}
+    for role, is_chosen in chosen.items():
+        own = getattr(layer, role)
+        if own and not is_chosen:
+            if own is True:
+                return
+            stated |= dict.fromkeys(own, role)
+    each = [
+        [""]
+        if module.name in stated
+        else [
+            "",
+            *["recompute"] * (claim.recompute and module.time is not None),
+            *["offload"] * (claim.offload and bool(module.offload_time)),
+        ]
+        for module in layer.modules
+    ]
     if prod(map(len, each)) > MAX_CHOICES:
         raise TimeoutError
     by_name = {module.name: module for module in layer.modules}
     for roles_of in product(*each):
-        does = {
+        new = {
             module.name: role for module, role in zip(layer.modules, roles_of, strict=True) if role
         }
-        if not does or any(_clashes(by_name, name, does) for name in does):
+        clashes = any(_clashes(by_name, name, stated | new) for name in new)
+        if not new or clashes or any(_clashes(by_name, name, new) for name in stated):
             continue
         computed, moving = (
-            tuple(by_name[name] for name, role in does.items() if role == own)
+            tuple(by_name[name] for name, role in new.items() if role == own)
             for own in ("recompute", "offload")
         )
         yield computed, moving

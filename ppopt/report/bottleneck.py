@@ -23,6 +23,8 @@ _SPACES: Mapping[Argument, str] = {
 def _space(argument: Argument) -> str:
     """What every member of needs as long; empty for an argument that names devices."""
     choices = argument.layer_choices
+    if argument.covers_sets:
+        return " with any ".join([*(each.removesuffix("s") for each in choices), "set of modules"])
     if not choices:
         return _SPACES.get(argument, "")
     layers = "layers that " + " or ".join(each for each in choices if each != "partitions")

@@ -51,6 +51,15 @@ class Argument(StrEnum):
     """No choice of offload has a smaller value; no devices are named."""
     RECOMPUTE_OFFLOAD = "recompute-offload"
     """No choice of recompute and offload has a smaller value; no devices are named."""
+    SETS = "sets"
+    """No set of modules that all layers recompute has a smaller value; no devices are named."""
+    OFFLOAD_SETS = "offload-sets"
+    """No such set with any choice of offload has a smaller value; no devices are named."""
+    PARTITIONS_SETS = "partitions-sets"
+    """No partition with any such set has a smaller value; no devices are named."""
+    PARTITIONS_OFFLOAD_SETS = "partitions-offload-sets"
+    """No partition with any such set and choice of offload has a smaller value; no devices are
+    named."""
     PLACEMENTS = "placements"
     """No placement of the stages on the devices has a smaller value; no devices are named."""
     ORDERS = "orders"
@@ -66,6 +75,11 @@ class Argument(StrEnum):
         """Those of `partitions`, `recompute` and `offload` of which it covers every choice."""
         parts = self.value.split("-")
         return tuple(part for part in ("partitions", "recompute", "offload") if part in parts)
+
+    @property
+    def covers_sets(self) -> bool:
+        """Whether it covers every set of modules that all layers recompute."""
+        return "sets" in self.value.split("-")
 
 
 @dataclass(frozen=True)

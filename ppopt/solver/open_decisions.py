@@ -22,6 +22,7 @@ class OpenDecisions(Flag):
     PARTITION = auto()
     PLACEMENT = auto()
     RECOMPUTE = auto()
+    RECOMPUTE_SET = auto()
     OFFLOAD = auto()
     ORDER = auto()
 
@@ -43,6 +44,8 @@ def open_decisions(pipeline: Pipeline) -> OpenDecisions:
         choices |= OpenDecisions.PARTITION
     for field in pipeline.searched_of_layers:
         choices |= OpenDecisions[field.upper()]
+    if pipeline.searches_set:
+        choices |= OpenDecisions.RECOMPUTE_SET
     return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
 
 
@@ -64,6 +67,10 @@ def choice_of(
         return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True), deadline)
     if OpenDecisions.PLACEMENT in choices:
         return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
+    if OpenDecisions.RECOMPUTE_SET in choices:
+        from ppopt.solver.recompute.set_choice import SetChoice  # noqa: PLC0415
+
+        return SetChoice(problem, lambda own: _of_set(own, deadline), deadline)
     if OpenDecisions.PARTITION in choices:
         return _partitions(problem, deadline)
     if choices:
@@ -71,6 +78,13 @@ def choice_of(
 
         return RecomputeChoice(problem, deadline)
     return None
+
+
+def _of_set(problem: Problem, deadline: Deadline) -> Choice:
+    """Choice of a pipeline whose layers recompute a set of modules."""
+    from ppopt.solver.choices.single import SinglePipeline  # noqa: PLC0415
+
+    return choice_of(problem, deadline) or SinglePipeline(problem)
 
 
 def in_listed_order(problem: Problem) -> Problem:

@@ -288,6 +288,7 @@ def baseline(
     if _is_without(result):
         return None
     chosen = _chosen(result) if asked is None else open_decisions(asked)
+    chosen &= ~OpenDecisions.RECOMPUTE_SET
     searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
     pipeline = _with_open(searched, chosen)
     of_placement = [
@@ -363,7 +364,8 @@ def _applied(
 
 def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:
     """Pipeline of a search for strategies that prescribe their own placement."""
-    return replace(requested, mem_limit=searched.limits)
+    own = replace(requested, mem_limit=searched.limits)
+    return replace(own, model=searched.model, recompute=None) if own.searches_set else own
 
 
 def _is_other_placement(placed: Pipeline, searched: Pipeline) -> bool:

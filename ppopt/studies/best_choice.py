@@ -31,6 +31,9 @@ BOUNDING_SHARE = 0.5
 """Share of the remaining time for bounds of all partitions."""
 
 
+_SETS = OpenDecisions.RECOMPUTE_SET
+
+
 @dataclass(frozen=True)
 class StrategyChoice:
     """The best partition and recompute found for a strategy."""
@@ -61,7 +64,8 @@ class StrategyChoice:
 
 def has_open_choices(pipeline: Pipeline) -> bool:
     """Whether a pipeline leaves its partition or its recompute open."""
-    return bool(open_decisions(pipeline) & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER))
+    decisions = open_decisions(pipeline)
+    return bool(decisions & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER | _SETS))
 
 
 @interrupts.recorded(inner=True)

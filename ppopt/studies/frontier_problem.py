@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor, inf
 
+from ppopt.errors import InputError
 from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS, ZERO
 from ppopt.problem.costs import WORKSPACES
@@ -337,6 +338,11 @@ def frontier_problem_of(problem: Problem) -> FrontierProblem:
     """
     traits = traits_of_any(problem)
     refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
+    if problem.pipeline.searches_set:
+        raise InputError(
+            "recompute: a frontier does not search sets of modules for all layers; use search, or "
+            "--recompute-modules"
+        )
     choices = open_decisions(problem.pipeline)
     if choices == OpenDecisions.ORDER:
         return OrdersProblem(problem)

@@ -10,7 +10,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
-from ppopt.problem.layer_options import sets_of_all
+from ppopt.problem.layer_choices import SEARCH_SET
+from ppopt.problem.layer_options import convex_hull, sets_of_all
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
@@ -40,7 +41,7 @@ RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
 MAX_SETS = 6
-"""Maximum number of sets of modules of a plan for Megatron-LM."""
+"""Maximum number of sets of modules of a plan, if all layers recompute the same ones."""
 RECOMPUTE = ("none", "full", "selective", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
 _DEFAULT_RECOMPUTE = {"none": "none", "full": "full", SEARCH: "full", AS_GIVEN: None}
@@ -134,11 +135,15 @@ class PlanSpace:
                 )
 
     def _recompute_modes(self) -> tuple[str, ...]:
-        """The modes; Megatron-LM has one set of modules for all layers in place of a search."""
-        if self.runtime != "megatron" or SEARCH not in self.recompute:
+        """The modes, with every set of modules for all layers in place of a search of sets."""
+        searches = {SEARCH, SEARCH_SET} if self.runtime == "megatron" else {SEARCH_SET}
+        if not searches.intersection(self.recompute):
             return self.recompute
-        sets = map("+".join, sets_of_all(self.model.layers, MAX_SETS))
-        stated = (mode for mode in self.recompute if mode != SEARCH)
+        options = sets_of_all(self.model.without_choices(("recompute",)).layers)
+        if len(options) > MAX_SETS:
+            options = convex_hull(options)[:MAX_SETS]
+        sets = ("+".join(own.recompute) for own in options if not isinstance(own.recompute, bool))
+        stated = (mode for mode in self.recompute if mode not in searches)
         return tuple(dict.fromkeys((*stated, "none", *sets, "full")))
 
     def _model_of_runtime(self) -> Model:

@@ -180,6 +180,7 @@ def _claimed_over(reference: Schedule) -> str | None:
     texts = {"partitions": "partitions"}
     covered = certificate.argument.layer_choices
     of_layers = [texts.get(choice, f"choices of {choice}") for choice in covered]
+    of_layers += ["sets of modules"] * certificate.argument.covers_sets
     return " and ".join(of_layers) or _CLAIMED_OVER.get(certificate.argument)
 
 

@@ -129,7 +129,10 @@ class SolveJob:
             requested = replace(requested, partition=chosen.counts, mem_limit=limits)
         if requested.order_is_open and isinstance(chosen.order, tuple):
             requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
-        if searched := requested.searched_of_layers:
+        searched = requested.searched_of_layers
+        if requested.searches_set:
+            searched = ("recompute", *searched)
+        if searched:
             layers = chosen.model.layers if chosen.model else ()
             if len(layers) != len(requested.model.layers):
                 raise InputError("layers: they are not those that are asked for")

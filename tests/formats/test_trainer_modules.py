@@ -88,7 +88,7 @@ def test_a_plan_for_megatron_has_one_set_for_all_layers_in_place_of_a_search() -
     space = PlanSpace(
         MODEL, 2, (4,), recompute=("search",), runtime="megatron", strategies=("1f1b",)
     )
-    sets = ("moe_act", "layernorm+moe_act", "moe", "layernorm+moe")
+    sets = ("moe_act", "layernorm", "layernorm+moe_act", "moe", "layernorm+moe")
     assert space.recompute == ("none", *sets, "full")
     with pytest.raises(InputError, match="'norm' is unknown"):
         PlanSpace(MODEL, 2, (4,), recompute=("norm",))

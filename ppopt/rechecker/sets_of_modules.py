@@ -1,0 +1,64 @@
+"""Every set of modules that all layers of a model recompute, with none and full recompute.
+
+A layer recomputes the modules of the set that it has. No set has two modules that exclude each
+other in a layer, or a module inside another one of the set, which adds nothing. Full recompute is
+of every layer but an embedding or a head, unless the model says that these recompute.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.problem.layer import Layer
+from ppopt.problem.pipeline import Pipeline
+from ppopt.rechecker.claim import Claim
+
+MAX_NAMES = 10
+"""Maximum number of different modules whose sets are enumerated."""
+
+
+def pipelines_of_sets(claim: Claim) -> dict[str, Pipeline] | None:
+    """The pipeline of every set, by a name for it; None if there are too many."""
+    pipeline = claim.pipeline
+    offload: dict[str, Any] = {"offload": False} if claim.offload else {}
+    layers = [replace(layer, recompute=False, **offload) for layer in pipeline.model.layers]
+    modules = (module for layer in layers for module in layer.modules)
+    names = [*dict.fromkeys(module.name for module in modules if module.time is not None)]
+    if len(names) > MAX_NAMES:
+        return None
+    full = [replace(layer, recompute=_recomputes_whole(layer)) for layer in layers]
+    chosen = {"no recompute": layers, "full recompute": full}
+    for size in range(1, len(names) + 1):
+        for own in combinations(names, size):
+            recomputing = list(_recomputing(layers, own))
+            if len(recomputing) == len(layers):
+                chosen[f"recompute of {', '.join(own)}"] = recomputing
+    settled: dict[str, Any] = {"recompute": None, "mem_limit": pipeline.limits} | (
+        {"offload": None} if claim.offload else {}
+    )
+    return {
+        name: replace(pipeline, model=replace(pipeline.model, layers=tuple(own)), **settled)
+        for name, own in chosen.items()
+    }
+
+
+def _recomputes_whole(layer: Layer) -> bool:
+    return not layer.offload and (layer.recompute_given or layer.role not in ("embedding", "head"))
+
+
+def _recomputing(layers: list[Layer], names: tuple[str, ...]) -> Iterator[Layer]:
+    """The layers that can recompute the modules of these names that they have."""
+    for layer in layers:
+        by_name = {module.name: module for module in layer.modules if module.time is not None}
+        own = tuple(name for name in names if name in by_name)
+        nested = any(by_name[name].inside in own for name in own)
+        if nested:
+            return
+        try:
+            yield replace(layer, recompute=own or False)
+        except InputError:
+            return
