@@ -10,16 +10,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import suppress
 from fractions import Fraction
 from functools import lru_cache, partial
 from itertools import chain, combinations, product
 from typing import NamedTuple
 
-from ppopt.errors import InputError
 from ppopt.problem.distinct import distinct
 from ppopt.problem.layer import Layer
-from ppopt.problem.modules import Chosen, Module, Modules, conflict
+from ppopt.problem.modules import Chosen, Module, Modules, conflict, selected
 
 
 class LayerOption(NamedTuple):
@@ -239,11 +237,24 @@ def _extended(
         options = []
         for layer in layers:
             known = {module.name for module in layer.modules if module.time is not None}
-            with suppress(InputError):
-                own = tuple(name for name in names if name in known) or False
-                options.append(option_of(layer.having(recompute=own)))
+            own = tuple(name for name in names if name in known)
+            if own and not _can_recompute(layer, own):
+                break
+            options.append(option_of(layer.having(recompute=own or False)))
         if len(options) == len(layers):
             yield _SetOfAll(names, options)
+
+
+def _can_recompute(layer: Layer, names: tuple[str, ...]) -> bool:
+    """Whether a layer, with what it offloads, can recompute all of these modules."""
+    if layer.offload is True:
+        return False
+    counted = selected(layer.modules, names)
+    moving = selected(layer.modules, layer.offload or ())
+    pairs = chain(combinations(counted, 2), product(counted, moving))
+    return not any(
+        first == second or conflict(layer.modules, first, second) for first, second in pairs
+    )
 
 
 def _without_dominated(sets: Iterable[_SetOfAll]) -> list[_SetOfAll]:

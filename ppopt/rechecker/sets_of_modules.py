@@ -12,8 +12,8 @@ from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
-from ppopt.errors import InputError
 from ppopt.problem.layer import Layer
+from ppopt.problem.modules import Module
 from ppopt.problem.pipeline import Pipeline
 from ppopt.rechecker.claim import Claim
 
@@ -53,12 +53,29 @@ def _recomputes_whole(layer: Layer) -> bool:
 def _recomputing(layers: list[Layer], names: tuple[str, ...]) -> Iterator[Layer]:
     """The layers that can recompute the modules of these names that they have."""
     for layer in layers:
-        by_name = {module.name: module for module in layer.modules if module.time is not None}
-        own = tuple(name for name in names if name in by_name)
-        nested = any(by_name[name].inside in own for name in own)
-        if nested:
+        by_name = {module.name: module for module in layer.modules}
+        own = [name for name in names if name in by_name and by_name[name].time is not None]
+        if any(_clashes(layer, by_name[name], own) for name in own):
             return
-        try:
-            yield replace(layer, recompute=own or False)
-        except InputError:
-            return
+        yield replace(layer, recompute=tuple(own) or False)
+
+
+def _clashes(layer: Layer, module: Module, recomputed: list[str]) -> bool:
+    """Whether a module cannot recompute with what the layer recomputes and offloads."""
+    if layer.offload is True or module.inside in recomputed:
+        return True
+    own = layer.offload or ()
+    together = {*recomputed, *own}
+    if module.name in own or together.intersection(module.excludes):
+        return True
+    inside = {each.name: each.inside for each in layer.modules}
+    related = [(module.name, name) for name in own] + [(name, module.name) for name in own]
+    return any(_contains(inside, *pair) for pair in related) or any(
+        module.name in each.excludes for each in layer.modules if each.name in own
+    )
+
+
+def _contains(inside: dict[str, str], container: str, name: str) -> bool:
+    while name and name != container:
+        name = inside[name]
+    return bool(name)
