@@ -58,6 +58,14 @@ def _names(_: str, text: str) -> tuple[str, ...]:
     return tuple(part.strip().lower() for part in text.split(","))
 
 
+def _overlap(option: str, text: str) -> tuple[str, ...]:
+    """Names, or those that a trainer's file states."""
+    from ppopt.formats import trainer_file  # noqa: PLC0415  loads on use
+
+    stated = trainer_file.value_of(option, text)
+    return _names(option, text) if stated is None else tuple(stated)
+
+
 class DerivationOption(NamedTuple):
     """One option: its name, its value, and the commands that have it."""
 
@@ -212,12 +220,12 @@ OPTIONS = (
     _flag("dropout", "Attention and feed-forward pass dropout, whose masks are kept."),
     DerivationOption(
         "overlap",
-        "NAMES",
+        "NAMES|FILE",
         "Exchanges that overlap with compute: tp (of tensor parallel ranks, with their product), "
         "dispatch (of tokens with experts, in pairs of F and BW), wgrad (with dispatch: W of a "
         "pair is delayed), grads and params (of data parallel ranks, with the last backward and "
-        "the first F); default: none.",
-        _names,
+        "the first F), or a file of Megatron-LM that says so; default: none.",
+        _overlap,
         plan_meaning="Exchanges that overlap with compute, as for `ppopt init`. With dispatch, and "
         "with wgrad, the plan chooses for every combination whether they do; default: none.",
     ),

@@ -216,11 +216,30 @@ def _settings(
     from ppopt.formats.config import canonical, merged, read_config
     from ppopt.formats.models import read_settings
 
-    flag_values = {setting.name: _value(setting, flags.get(setting.field)) for setting in _FLAGS}
+    stated = _stated_by_files(flags)
+    flag_values = {
+        setting.name: _value(setting, flags.get(setting.field))
+        for setting in _FLAGS
+        if setting.field not in stated
+    }
     values: dict[str, Any] = {} if model is None else read_settings(model)
     for layer in ({} if config is None else read_config(config), canonical(flag_values)):
         values = merged(values, layer)
+    values = merged(values, stated)
     return Settings(values, writable(values.get("output") or []), json, quiet, began)
+
+
+def _stated_by_files(flags: Mapping[str, Any]) -> dict[str, Any]:
+    """Values of --recompute and --offload that name a file of a trainer."""
+    values: dict[str, Any] = {}
+    for field in ("recompute", "offload"):
+        text = flags.get(field)
+        if isinstance(text, str) and "." in text:
+            from ppopt.formats import trainer_file
+
+            if (stated := trainer_file.value_of(field, text)) is not None:
+                values[field] = stated
+    return values
 
 
 def _value(setting: Setting, raw_value: Any) -> Any:
@@ -229,9 +248,9 @@ def _value(setting: Setting, raw_value: Any) -> Any:
         return None
     if not isinstance(raw_value, str):
         return raw_value
-    if setting.shape is Shape.PARTITION:
-        from ppopt.formats import partition_file
+    if setting.shape is Shape.PARTITION and "." in raw_value:
+        from ppopt.formats import trainer_file
 
-        if partition_file.is_partition_file(raw_value):
-            return partition_file.read_partition(Path(raw_value))
+        if (stated := trainer_file.value_of(setting.field, raw_value)) is not None:
+            return stated
     return typed_value(setting, raw_value)

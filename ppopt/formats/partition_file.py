@@ -30,11 +30,6 @@ _ARGUMENT = re.compile(
 )
 
 
-def is_partition_file(text: str) -> bool:
-    """Whether text is the name of a file that may have a partition."""
-    return Path(text).suffix.lower() in (*SUFFIXES, *TEXTS)
-
-
 def read_partition(path: Path) -> Any:
     """The partition in a file of a trainer: a layout, a pattern, or names per stage.
 

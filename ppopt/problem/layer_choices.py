@@ -7,7 +7,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppopt.errors import InputError
+from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.layers import Layers
+from ppopt.problem.modules import Chosen
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
@@ -39,6 +41,8 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     if choice is None:
         return None, model
     if isinstance(choice, tuple):
+        if field == "recompute" and all(isinstance(number, int) for number in choice):
+            return None, _of_numbers(choice, model)
         return None, model.with_modules(field, choice)
     recompute = field == "recompute"
     searches = (SEARCH, SEARCH_SET) if recompute else (SEARCH,)
@@ -53,6 +57,24 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     if choice in searches:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
+
+
+def _of_numbers(numbers: tuple[int, ...], model: L) -> L:
+    """The layers that recompute by Primus' numbers: decoder layers first, then MTP layers.
+
+    Raises InputError if a number is out of range.
+    """
+    order = [
+        index
+        for role in (DECODER, "mtp")
+        for index, layer in enumerate(model.layers)
+        if layer.role == role
+    ]
+    wrong = [number for number in numbers if not 0 <= number < len(order)]
+    if wrong:
+        raise InputError(f"recompute: there is no layer {wrong[0]}; the last is {len(order) - 1}")
+    chosen: dict[int, Chosen] = {order[number]: True for number in numbers}
+    return model.with_choice(chosen, {n: layer.offload for n, layer in enumerate(model.layers)})
 
 
 def _is_set(choice: Any, model: Layers) -> bool:

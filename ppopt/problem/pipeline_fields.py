@@ -40,8 +40,9 @@ class PipelineFields(StageFields[Any]):
     with all stages of device 0 first; it becomes `stages` when the list is in that order."""
     recompute: Any = None
     """Of a model: `none` of its layers recomputes, or all do (`full`), or their core attention
-    (`selective`); it becomes None when the layers of the model are set. `search`: `ppopt.solve`
-    chooses. None: as the layers state."""
+    (`selective`), or the layers of these numbers, decoder layers before MTP layers; it becomes None
+    when the layers of the model are set. `search` and `search-set`: `ppopt.solve` chooses. None: as
+    the layers state."""
     recompute_modules: Any = None
     """Of a model: names of the modules that recompute, in place of `recompute`; None: none."""
     recompute_unit: Any = None

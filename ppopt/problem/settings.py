@@ -299,8 +299,8 @@ SETTINGS = (
         "layers that recompute: none, full (every decoder and mtp layer, full activation "
         "checkpointing), selective (core attention, the module `core_attn` of the layers), or "
         "search (chosen with the schedule, and among the `modules` of the layers), or search-set "
-        "(the same, with one set of modules for all layers, as Megatron-LM has it). An embedding "
-        "or head recomputes only if it sets `recompute`",
+        "(the same, with one set of modules for all layers, as Megatron-LM has it), or a trainer's "
+        "file. An embedding or head recomputes only if it sets `recompute`",
         "set per layer in the file",
         choices=("none", "full", "selective", "search", "search-set"),
         under=Heading.MEMORY,
@@ -386,8 +386,8 @@ SETTINGS = (
         "offload",
         Shape.CHOICE,
         "layers that offload their activation to the host between F and the backward: none, all "
-        "that have an `offload_time`, or search (chosen with the schedule). A layer that "
-        "recomputes does not offload",
+        "that have an `offload_time`, search (chosen with the schedule), or a trainer's file. A "
+        "layer that recomputes does not offload",
         "set per layer in the file",
         choices=("none", "all", "search"),
         under=Heading.MEMORY,

@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from ppopt.errors import InputError
-from ppopt.formats.partition_file import is_partition_file, read_partition
+from ppopt.formats.partition_file import read_partition
+from ppopt.formats.trainer_file import value_of
 from tests.cli.cli_run import done, json_of
 
 MODEL = """
@@ -90,4 +91,4 @@ def test_arguments_are_read(text: str, partition: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["Et|tL", "balanced", "3,2", "M-M-"])
 def test_a_partition_is_no_file(text: str) -> None:
-    assert not is_partition_file(text)
+    assert value_of("partition", text) is None

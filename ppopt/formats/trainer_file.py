@@ -1,0 +1,148 @@
+"""What trainers' files say of recompute, offload and overlap: what exports write, and more.
+
+A TOML, YAML or JSON file has the keys at any depth: of Megatron-LM (Megatron-Bridge, Primus), or
+torchtitan's table `activation_checkpoint`. Any other file is text with arguments of Megatron-LM.
+Defaults are those of megatron/training/arguments.py and
+megatron/core/transformer/transformer_config.py of Megatron-LM, d98e8a6: nothing recomputes, and
+`selective` alone recomputes core attention.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from ppopt.errors import InputError
+from ppopt.formats.config import SUFFIXES
+from ppopt.formats.documents import label, read_text
+from ppopt.formats.partition_file import LARGEST_FILE, TEXTS, read_partition
+
+OVERLAPS = {
+    "tp_comm_overlap": "tp",
+    "overlap_moe_expert_parallel_comm": "dispatch",
+    "delay_wgrad_compute": "wgrad",
+    "overlap_grad_reduce": "grads",
+    "overlap_param_gather": "params",
+}
+"""Key of Megatron-LM -> what overlaps."""
+_KEYS = (
+    *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
+    *("recompute_activations", "recompute_layer_ids", "activation_checkpoint"),
+    *("fine_grained_activation_offloading", "offload_modules", "cpu_offloading"),
+    *OVERLAPS,
+)
+_OFF = (None, False, "", "null", "none", "false")
+
+
+def read_recompute(path: Path) -> str | tuple[int, ...]:
+    """What recomputes: `none`, `full`, modules joined by `+`, or the numbers of layers.
+
+    Raises InputError, naming the file and the key, if ppopt does not know the choice.
+    """
+    keys, where = _read(path), label(path)
+    if isinstance(table := keys.get("activation_checkpoint"), Mapping):
+        return _of_torchtitan(table, where)
+    if (ids := keys.get("recompute_layer_ids")) not in _OFF:
+        return tuple(map(int, _listed(ids)))
+    granularity = keys.get("recompute_granularity")
+    if granularity in _OFF:
+        return "selective" if keys.get("recompute_activations") not in _OFF else "none"
+    if granularity == "selective":
+        return "+".join(_listed(keys.get("recompute_modules") or "core_attn"))
+    method, layers = keys.get("recompute_method"), str(keys.get("recompute_num_layers") or 1)
+    if granularity != "full" or method not in ("uniform", None) or layers != "1":
+        raise InputError(
+            f"recompute: {where}: {granularity}, {method}, {layers} layers is not known; use "
+            "selective with modules, full with method uniform and 1 layer, or recompute_layer_ids"
+        )
+    return "full"
+
+
+def read_offload(path: Path) -> str | tuple[str, ...]:
+    """The modules that offload; `none` if fine-grained offload is off.
+
+    Raises InputError, naming the file, if it offloads whole layers.
+    """
+    keys = _read(path)
+    if keys.get("cpu_offloading") not in _OFF:
+        raise InputError(
+            f"offload: {label(path)}: cpu_offloading offloads whole layers; use "
+            "fine_grained_activation_offloading with offload_modules"
+        )
+    if keys.get("fine_grained_activation_offloading") in _OFF:
+        return "none"
+    return tuple(_listed(keys.get("offload_modules") or ())) or "none"
+
+
+def read_overlap(path: Path) -> tuple[str, ...]:
+    """What overlaps with compute, by the names of `--overlap`."""
+    keys = _read(path)
+    return tuple(name for key, name in OVERLAPS.items() if keys.get(key) not in _OFF)
+
+
+def _of_torchtitan(table: Mapping[str, Any], where: str) -> str:
+    mode = table.get("mode", "selective")
+    if mode not in ("none", "full"):
+        raise InputError(
+            f"recompute: {where}: mode {mode} of activation_checkpoint recomputes single "
+            "operations, which layers do not list; use full or none"
+        )
+    return str(mode)
+
+
+def _listed(value: object) -> list[str]:
+    """The entries of a list, or of text separated by commas or spaces."""
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [str(entry) for entry in value]
+    return re.findall(r"[^\s,\[\]\"']+", str(value))
+
+
+def _read(path: Path) -> dict[str, Any]:
+    """The keys of a file that are known here; the last one of a name counts."""
+    text = read_text(path, LARGEST_FILE)
+    parse = SUFFIXES.get(path.suffix.lower())
+    pairs = _arguments(text) if parse is None else _pairs(parse(text, label(path)))
+    return {key: value for key, value in pairs if key in _KEYS}
+
+
+def _arguments(text: str) -> Iterator[tuple[str, Any]]:
+    """Arguments with their values: True, a text, or several texts joined by spaces."""
+    arguments = re.sub(r"#.*|[\"'\\]", " ", text).split()
+    name, values = "", list[str]()
+    for part in (*arguments, "--"):
+        if not part.startswith("--"):
+            values.append(part.strip())
+            continue
+        if name:
+            yield name, " ".join(filter(None, values)) or True
+        name, _, value = part[2:].replace("-", "_").partition("=")
+        values = [part.partition("=")[2]] if value else []
+
+
+def _pairs(document: object) -> Iterator[tuple[str, Any]]:
+    """Keys with their values, at any depth."""
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            yield str(key), value
+            yield from _pairs(value)
+    elif isinstance(document, list):
+        for entry in document:
+            yield from _pairs(entry)
+
+
+READERS: Mapping[str, Callable[[Path], Any]] = {
+    "partition": read_partition,
+    "recompute": read_recompute,
+    "offload": read_offload,
+    "overlap": read_overlap,
+}
+"""Option whose value may be the name of a file -> its reader."""
+
+
+def value_of(option: str, text: str) -> Any:
+    """The value that a file states for an option; None if the text is no name of such a file."""
+    if option not in READERS or Path(text).suffix.lower() not in (*SUFFIXES, *TEXTS):
+        return None
+    return READERS[option](Path(text))

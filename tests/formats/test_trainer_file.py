@@ -1,0 +1,129 @@
+"""Recompute, offload and overlap of trainers' files: what exports write is read back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ppopt import InputError, Model, Pipeline
+from ppopt.formats import primus_schedule, trainer_partition
+from ppopt.formats.trainer_file import read_offload, read_overlap, read_recompute
+from tests.cli.cli_run import done, json_of
+
+MODULES = [
+    {"name": "core_attn", "time": 1, "memory": 2, "offload_time": 1},
+    {"name": "layernorm", "time": 1, "memory": 2},
+    {"name": "expert_fc1", "offload_time": 1, "offload_memory": 3},
+]
+LAYERS: list[dict[str, Any]] = [
+    {"forward": 1, "role": "embedding", "activation": 1},
+    {"forward": 12, "activation": 20, "modules": MODULES, "count": 4},
+    {"forward": 12, "activation": 20, "role": "mtp"},
+    {"forward": 1, "role": "head", "activation": 1},
+]
+MODEL = """
+stages: 2
+batches: 4
+layers:
+  - {forward: 1, role: embedding, activation: 1}
+  - {forward: 12, activation: 20, count: 4, modules: [{name: core_attn, time: 1, memory: 2},
+     {name: layernorm, time: 1, memory: 2}, {name: expert_fc1, offload_time: 1, offload_memory: 3}]}
+  - {forward: 1, role: head, activation: 1}
+"""
+
+
+def pipeline(**fields: Any) -> Pipeline:
+    return Pipeline(stages=2, batches=4, model=Model(LAYERS), partition=[3, 4], **fields)
+
+
+@pytest.mark.parametrize(
+    "chosen",
+    [
+        {"recompute": "none"},
+        {"recompute": "full"},
+        {"recompute_modules": "core_attn"},
+        {"recompute_modules": "core_attn,layernorm", "offload_modules": "expert_fc1"},
+        {"offload_modules": "core_attn,expert_fc1"},
+    ],
+)
+def test_arguments_of_megatron_are_read_back(chosen: dict[str, Any], tmp_path: Path) -> None:
+    exported = pipeline(**chosen)
+    path = tmp_path / "arguments.txt"
+    path.write_text(trainer_partition.megatron_arguments(exported))
+    imported = pipeline(recompute=read_recompute(path), offload=read_offload(path))
+    assert imported.model.layers == exported.model.layers
+    keys = tmp_path / "config.yaml"
+    lines = path.read_text().replace("--", "").replace("-", "_").splitlines()
+    settings = (line.partition(" ") for line in lines if "layout" not in line)
+    keys.write_text("".join(f"{name}: {value or 'true'}\n" for name, _, value in settings))
+    assert (read_recompute(keys), read_offload(keys)) == (read_recompute(path), read_offload(path))
+
+
+@pytest.mark.parametrize("numbers", [(), (0, 2), (3, 4)])
+def test_layers_of_primus_are_read_back(numbers: tuple[int, ...], tmp_path: Path) -> None:
+    exported = pipeline(recompute=numbers)
+    assert [layer.recompute for layer in exported.model.layers[1:6]] == [
+        number in numbers for number in range(5)
+    ]
+    path = tmp_path / "primus.yaml"
+    path.write_text("\n".join(primus_schedule._recompute(exported.model)) or "a: 1")
+    assert pipeline(recompute=read_recompute(path)).model.layers == exported.model.layers
+    with pytest.raises(InputError, match="there is no layer 5; the last is 4"):
+        pipeline(recompute=(5,))
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "recompute"),
+    [
+        ("a.toml", '[activation_checkpoint]\nmode = "full"\n', "full"),
+        ("a.toml", '[activation_checkpoint]\nmode = "none"\n', "none"),
+        ("a.sh", "python p.py --recompute-activations \\\n  --bf16", "selective"),
+        ("a.sh", 'A="--recompute-granularity selective"', "core_attn"),
+        ("a.txt", "--recompute-granularity=full --recompute-method uniform", "full"),
+        ("a.yaml", "model: {recompute_granularity: selective, recompute_modules: [mlp, moe]}",
+         "mlp+moe"),
+        ("a.yaml", "model: {recompute_granularity: null}", "none"),
+    ],
+)  # fmt: skip
+def test_choices_of_trainers(name: str, text: str, recompute: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    assert read_recompute(path) == recompute
+
+
+def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.txt"
+    path.write_text("--overlap-moe-expert-parallel-comm\n--delay-wgrad-compute --bf16\n")
+    assert read_overlap(path) == ("dispatch", "wgrad")
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.txt", "--recompute-granularity full --recompute-method block", "full, block, 1 layers"),
+        ("a.txt", "--recompute-granularity full --recompute-method uniform "
+         "--recompute-num-layers 2", "uniform, 2 layers is not known"),
+        ("a.toml", '[activation_checkpoint]\nmode = "selective"', "mode selective"),
+    ],
+)  # fmt: skip
+def test_what_is_not_known_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / name
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        read_recompute(path)
+    path = tmp_path / "b.yaml"
+    path.write_text("cpu_offloading: true\n")
+    with pytest.raises(InputError, match="cpu_offloading offloads whole layers"):
+        read_offload(path)
+
+
+def test_the_command_line_reads_an_export(tmp_path: Path) -> None:
+    model, plan, file = (tmp_path / name for name in ("model.yaml", "plan.json", "a.txt"))
+    model.write_text(MODEL)
+    done("eval 1f1b --quiet --config", model, "--recompute-modules", "layernorm", "-o", plan)
+    done("export --to megatron-arguments", plan, "-o", file)
+    output = json_of("eval 1f1b --config", model, "--partition", file, "--recompute", file)
+    assert output["recomputed_layers"][0]["modules"] == ["layernorm"]
+    assert output["recompute"] == [2, 2]
