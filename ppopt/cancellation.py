@@ -12,16 +12,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
+from ppopt import interrupts
+
 Item = TypeVar("Item")
 
 LOOK = 256
 """Items of a long loop between two checkpoints: milliseconds, even on slow machines."""
+EQUAL_SHARES = 2.0
+"""Maximum share of the remaining time for one piece of work, as a multiple of an equal share among
+the waiting pieces of work and one more."""
 _end: ContextVar[float] = ContextVar("end", default=inf)
 """Instant of `time.monotonic` at which the first of the enclosing scopes ends."""
 
@@ -35,13 +40,13 @@ class Scope:
 
 
 @contextmanager
-def scope(end: float, *, shielded: bool = False) -> Iterator[Scope]:
+def scope(end: float) -> Iterator[Scope]:
     """Limit the work of a block to an instant of `time.monotonic`; the block is left at its end.
 
-    The earliest end of nested scopes counts. `shielded`: enclosing scopes do not count.
+    The earliest end of nested scopes counts.
     """
     entered = Scope()
-    outer = _end.set(end if shielded else min(end, _end.get()))
+    outer = _end.set(min(end, _end.get()))
     try:
         yield entered
     except TimeoutError:
@@ -50,10 +55,41 @@ def scope(end: float, *, shielded: bool = False) -> Iterator[Scope]:
         _end.reset(outer)
 
 
+@contextmanager
+def shield() -> Iterator[None]:
+    """A block that enclosing scopes do not limit: for a result in any case."""
+    outer = _end.set(inf)
+    try:
+        yield
+    finally:
+        _end.reset(outer)
+
+
+def part(share: float) -> AbstractContextManager[Scope]:
+    """A scope of a share of the time left."""
+    left = seconds_left()
+    return scope(_end.get() - (1 - share) * left if 0 < left < inf else _end.get())
+
+
+def equal_part(waiting: int) -> AbstractContextManager[Scope]:
+    """A scope of the share of one piece of work, while `waiting` other pieces wait."""
+    return part(equal_share(waiting))
+
+
+def equal_share(waiting: int) -> float:
+    """Share of the remaining time for one piece of work, while `waiting` other pieces wait."""
+    return EQUAL_SHARES / (waiting + 2)
+
+
 def checkpoint() -> None:
     """Raise TimeoutError once an enclosing scope is over."""
     if time.monotonic() >= _end.get():
         raise TimeoutError
+
+
+def over() -> bool:
+    """Whether an enclosing scope is over, or Ctrl-C was recorded: coarser answers will do."""
+    return seconds_left() <= 0 or interrupts.pressed()
 
 
 def each(items: Iterable[Item]) -> Iterator[Item]:

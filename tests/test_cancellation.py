@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 from math import inf
+from types import SimpleNamespace
 
 import pytest
 
 from ppopt import cancellation
-from ppopt.cancellation import LOOK, checkpoint, each, scope, seconds_left
+from ppopt.cancellation import LOOK, checkpoint, each, over, part, scope, seconds_left, shield
 from tests.clock import stepping_clock
 
 
@@ -50,9 +51,9 @@ def test_the_earliest_end_holds(
     assert outer.ended == (outer_end == 5.0)
 
 
-def test_a_shielded_scope_outlives_its_outer_scope(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_shield_hides_the_outer_scopes(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = stepping_clock(monkeypatch, 1.0, 1)
-    with scope(0.0), scope(3.0, shielded=True):
+    with scope(0.0), shield(), scope(3.0):
         while True:
             checkpoint()
     assert clock.readings == 3
@@ -79,3 +80,16 @@ def test_another_thread_has_scopes_of_its_own() -> None:
         thread.start()
         thread.join()
     assert left == [inf]
+
+
+def test_a_part_ends_after_its_share_of_the_time_left(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cancellation, "time", SimpleNamespace(monotonic=lambda: 2.0))
+    with scope(10.0):
+        with part(0.25):
+            assert seconds_left() == 2.0
+        with part(1):
+            assert seconds_left() == 8.0
+    with scope(1.0), part(0.5):
+        assert seconds_left() == -1.0 and over()
+    with part(0.5):
+        assert seconds_left() == inf and not over()

@@ -15,12 +15,12 @@ from typing import Annotated, Any, NoReturn, TypeVar
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from ppopt import interrupts
 from ppopt.cli import streams
 from ppopt.cli.options import Extended, Function, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
-from ppopt.solver import interrupts
 from ppopt.versions import DISTRIBUTION, version_of
 
 EXIT_BUG = 1

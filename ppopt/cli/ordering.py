@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.options import option
 from ppopt.cli.settings import Settings, with_settings_but
@@ -18,7 +19,6 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import within
 from ppopt.problem.settings import Heading
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.studies.microbatch_order import MicrobatchOrders

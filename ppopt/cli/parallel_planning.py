@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
 from ppopt.cli.derivation_options import FROM, Derivation, derivation_fields
@@ -17,7 +18,6 @@ from ppopt.cli.engines import STORAGE, engine_of
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.current import CURRENT, read_current
@@ -20,7 +21,6 @@ from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.settings import NAMED, Heading
-from ppopt.solver import interrupts
 
 
 @command(

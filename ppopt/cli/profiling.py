@@ -10,6 +10,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.options import argument, flag, option
 from ppopt.cli.options import output as output_option
@@ -18,7 +19,6 @@ from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.profiles import readers
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.profiles.reader import Recording, TimerReader

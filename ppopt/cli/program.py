@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, NoReturn
 
+from ppopt import interrupts
 from ppopt.cli import streams
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from typer import Typer

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from ppopt import interrupts
 from ppopt.cli.application import EXIT_REJECTED, command
 from ppopt.cli.commands import choice_arguments
 from ppopt.cli.options import argument, option
 from ppopt.cli.settings import Settings, with_settings_but
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from fractions import Fraction

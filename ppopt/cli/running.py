@@ -11,12 +11,12 @@ from statistics import median
 from time import monotonic
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt import interrupts
 from ppopt.cli import streams
 from ppopt.cli.application import command
 from ppopt.cli.options import argument, flag, option
 from ppopt.cli.options import output as output_option
 from ppopt.errors import InputError
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence

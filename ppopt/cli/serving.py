@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import socket
 
+from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.options import flag, option
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.solver import interrupts
 
 PORTS = range(1, 2**16)
 

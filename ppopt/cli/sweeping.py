@@ -9,6 +9,7 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
+from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_UNKNOWN, command
 from ppopt.cli.engines import ENGINE_OPTIONS, RETRIES, STORAGE, engine_of
 from ppopt.cli.options import argument, option
@@ -16,7 +17,6 @@ from ppopt.cli.options import output as output_option
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
-from ppopt.solver import interrupts
 
 if TYPE_CHECKING:
     from ppopt.studies.sweep_grid import Grid

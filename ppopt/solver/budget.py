@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import inf
 
-from ppopt.solver import interrupts
+from ppopt import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 

@@ -12,7 +12,7 @@ from multiprocessing import Pipe, spawn
 from multiprocessing.connection import Connection
 from pathlib import Path
 
-from ppopt.solver import interrupts
+from ppopt import interrupts
 
 _CODE = "import sys; sys.path[:] = {path!r}; from {module} import serve; serve({number})"
 

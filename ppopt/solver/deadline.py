@@ -7,24 +7,19 @@ The drivers of a search have deadlines. A part of the work has a share of the re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
 
-from ppopt import cancellation
+from ppopt import cancellation, interrupts
 from ppopt.cancellation import Scope
 from ppopt.problem.cost_table import ZERO
-from ppopt.solver import interrupts
 from ppopt.solver.result import Progress
 
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
-
-EQUAL_SHARES = 2.0
-"""Maximum share of the remaining time for one piece of work, as a multiple of an equal share among
-the waiting pieces of work and one more."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +71,9 @@ class Deadline:
         if self.over:
             raise TimeoutError
 
-    def scope(self, *, shielded: bool = False) -> AbstractContextManager[Scope]:
+    def scope(self) -> AbstractContextManager[Scope]:
         """Limit the work of a block to this deadline; see `ppopt.cancellation`."""
-        return cancellation.scope(self.end, shielded=shielded)
+        return cancellation.scope(self.end)
 
     @property
     def ended(self) -> bool:
@@ -98,7 +93,7 @@ class Deadline:
 
     def share_with(self, waiting: int) -> Deadline:
         """Deadline from now on of one piece of work, while `waiting` other pieces wait."""
-        return self.share(EQUAL_SHARES / (waiting + 2))
+        return self.share(cancellation.equal_share(waiting))
 
     def longer(self, seconds: float) -> Deadline:
         """Deadline with `seconds` more."""
@@ -112,3 +107,24 @@ class Deadline:
 
 NO_DEADLINE = Deadline()
 """No time limit."""
+
+
+class Interruptible:
+    """Work in parts that Ctrl-C or the time limit ends; results so far remain."""
+
+    _interrupted = False
+    """Whether Ctrl-C ended a part of the work."""
+
+    @property
+    def interrupted(self) -> bool:
+        """Whether Ctrl-C ended a part of the work, or was recorded."""
+        return self._interrupted or interrupts.pressed()
+
+    @contextmanager
+    def until_interrupted(self, end: float = inf) -> Iterator[None]:
+        """Run a part of the work until an instant, or until a KeyboardInterrupt."""
+        try:
+            with cancellation.scope(end):
+                yield
+        except KeyboardInterrupt:
+            self._interrupted = True

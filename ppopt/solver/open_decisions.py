@@ -10,7 +10,6 @@ from ppopt.problem import partition, placement
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.solver.deadline import Deadline
 
 if TYPE_CHECKING:
     from ppopt.solver.choices.choice import Choice
@@ -49,13 +48,11 @@ def open_decisions(pipeline: Pipeline) -> OpenDecisions:
     return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
 
 
-def choice_of(
-    problem: Problem, deadline: Deadline, extra_decisions: OpenDecisions = NO_DECISIONS
-) -> Choice | None:
+def choice_of(problem: Problem, extra_decisions: OpenDecisions = NO_DECISIONS) -> Choice | None:
     """Choice for the open decisions of a pipeline; None if there are none.
 
-    `extra_decisions` are searched in addition. Bounds end at the deadline. Raises
-    NotApplicableError if the search does not apply. The classes load on use.
+    `extra_decisions` are searched in addition. Without time, bounds are
+    coarser. Raises NotApplicableError if the search does not apply. The classes load on use.
     """
     choices = open_decisions(problem.pipeline) | extra_decisions
     if OpenDecisions.ORDER in choices:
@@ -63,28 +60,28 @@ def choice_of(
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
         listed = in_listed_order(problem)
-        inner = choice_of(listed, deadline, extra_decisions)
-        return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True), deadline)
+        inner = choice_of(listed, extra_decisions)
+        return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True))
     if OpenDecisions.PLACEMENT in choices:
-        return _placements(problem, deadline, alone=choices == OpenDecisions.PLACEMENT)
+        return _placements(problem, alone=choices == OpenDecisions.PLACEMENT)
     if OpenDecisions.RECOMPUTE_SET in choices:
         from ppopt.solver.recompute.set_choice import SetChoice  # noqa: PLC0415
 
-        return SetChoice(problem, lambda own: _of_set(own, deadline), deadline)
+        return SetChoice(problem, _of_set)
     if OpenDecisions.PARTITION in choices:
-        return _partitions(problem, deadline)
+        return _partitions(problem)
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
 
-        return RecomputeChoice(problem, deadline)
+        return RecomputeChoice(problem)
     return None
 
 
-def _of_set(problem: Problem, deadline: Deadline) -> Choice:
+def _of_set(problem: Problem) -> Choice:
     """Choice of a pipeline whose layers recompute a set of modules."""
     from ppopt.solver.choices.single import SinglePipeline  # noqa: PLC0415
 
-    return choice_of(problem, deadline) or SinglePipeline(problem)
+    return choice_of(problem) or SinglePipeline(problem)
 
 
 def in_listed_order(problem: Problem) -> Problem:
@@ -92,28 +89,28 @@ def in_listed_order(problem: Problem) -> Problem:
     return replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
 
 
-def _placements(problem: Problem, deadline: Deadline, *, alone: bool) -> Choice:
+def _placements(problem: Problem, *, alone: bool) -> Choice:
     if alone:
         from ppopt.solver.placements.placement_choice import PlacementChoice  # noqa: PLC0415
 
-        return PlacementChoice(problem, deadline)
+        return PlacementChoice(problem)
     from ppopt.solver.placements.product import PlacementProduct  # noqa: PLC0415
 
     def placed(pipeline: Pipeline) -> Choice:
-        choice = choice_of(replace(problem, pipeline=pipeline), deadline)
+        choice = choice_of(replace(problem, pipeline=pipeline))
         assert choice is not None
         return choice
 
-    return PlacementProduct(problem, placed, deadline)
+    return PlacementProduct(problem, placed)
 
 
-def _partitions(problem: Problem, deadline: Deadline) -> Choice:
+def _partitions(problem: Problem) -> Choice:
     if problem.pipeline.searched_of_layers:
         from ppopt.solver.partitions.partition_option_choice import (  # noqa: PLC0415
             PartitionOptionChoice,
         )
 
-        return PartitionOptionChoice(problem, deadline)
+        return PartitionOptionChoice(problem)
     from ppopt.solver.partitions.partition_choice import PartitionChoice  # noqa: PLC0415
 
-    return PartitionChoice(problem, deadline)
+    return PartitionChoice(problem)

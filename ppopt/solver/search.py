@@ -6,6 +6,7 @@ import sys
 from dataclasses import replace
 from functools import cached_property
 
+from ppopt import interrupts
 from ppopt.errors import InputError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -14,7 +15,6 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
-from ppopt.solver import interrupts
 from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.arguments import applicable
 from ppopt.solver.bounds import device_bounds, proof_scope

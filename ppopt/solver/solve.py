@@ -99,7 +99,8 @@ def solve_problem(
     """
     _check_names(options.params.without)
     starts = () if hint is not None else _first_schedules(problem)
-    candidates = choice_of(problem, options.deadline, extra_decisions)
+    with options.deadline.scope():
+        candidates = choice_of(problem, extra_decisions)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))
         return search_from(start, problem, options)

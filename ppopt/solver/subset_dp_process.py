@@ -11,9 +11,10 @@ import subprocess
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from ppopt import interrupts
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
-from ppopt.solver import child_process, interrupts
+from ppopt.solver import child_process
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget

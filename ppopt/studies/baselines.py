@@ -20,6 +20,7 @@ from math import inf
 from operator import or_
 from typing import Any, NamedTuple
 
+from ppopt import interrupts
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -27,8 +28,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.deadline import NO_DEADLINE, Deadline, Interruptible
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
@@ -134,7 +134,7 @@ def evaluate_strategies(
     started: list[Evaluation] = []
     unfinished = 0.0
     """Estimated seconds to build the schedules of the searches that were started."""
-    work, needs_one = interrupts.Interruptible(), at_least_one
+    work, needs_one = Interruptible(), at_least_one
     for position, request in enumerate(requests):
         turn = search_deadline.share_with(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
         if work.interrupted:

@@ -11,12 +11,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
+from ppopt import interrupts
 from ppopt.errors import check_type
 from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.strategies import Options
@@ -100,7 +100,7 @@ def best_choice(
     search.descend(0)
     search.descend_until_stalled(deadline.share(SEARCH_SHARE))
     if not (search.proved or search.interrupted):
-        search.bound_all(deadline.share(BOUNDING_SHARE), deadline)
+        search.bound_all(deadline.share(BOUNDING_SHARE))
         search.prove(deadline)
     return StrategyChoice(
         schedule=search.schedule(),

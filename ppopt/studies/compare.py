@@ -10,6 +10,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ppopt import interrupts
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -21,7 +22,6 @@ from ppopt.problem.placement import refuse_placement_search
 from ppopt.problem.problem import Problem
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams

@@ -13,7 +13,6 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import Options, resolve
 from ppopt.strategies.schedules import schedules
@@ -67,7 +66,7 @@ def _in_best_order(
     """
     listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
     refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
-    best = OrderSearch.of_schedule(listed, objective, interrupts.pressed).run(EVALUATIONS)
+    best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
         (reordered, listed),

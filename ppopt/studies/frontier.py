@@ -10,6 +10,7 @@ from functools import partial
 from math import ceil, inf
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt import interrupts
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -19,7 +20,6 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import open_decisions
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options

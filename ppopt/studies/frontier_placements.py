@@ -8,11 +8,11 @@ from fractions import Fraction
 from math import inf
 from typing import Any
 
+from ppopt import interrupts
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Status

@@ -12,6 +12,8 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor, inf
 
+from ppopt import interrupts
+from ppopt.cancellation import scope
 from ppopt.errors import InputError
 from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS, ZERO
@@ -27,7 +29,6 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import codes, convert_backwards
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
@@ -89,7 +90,8 @@ class FrontierProblem:
 
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if the configurations cannot be searched."""
-        choice_of(problem, Deadline.after(0.0))
+        with scope(-inf):
+            choice_of(problem)
         self.problem = problem
         model = problem.pipeline.model
         self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
@@ -192,8 +194,8 @@ class FrontierProblem:
         if not self.has_configurations:
             start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
             return search_from(start, problem, search_options.with_max_rounds(level))
-        with interrupts.heard():
-            choice = choice_of(problem, options.deadline)
+        with interrupts.heard(), options.deadline.scope():
+            choice = choice_of(problem)
         assert choice is not None
         lower_bound = 0 if proved is None else int(proved.value * pipeline.grid)
         search = ConfigurationSearch(

@@ -19,9 +19,9 @@ from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
+from ppopt import interrupts
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
-from ppopt.solver.deadline import Callback, Deadline
+from ppopt.solver.deadline import Callback, Deadline, Interruptible
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Progress, Result, Status
@@ -30,7 +30,7 @@ from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
 @dataclass
-class ParetoSearch(interrupts.Interruptible):
+class ParetoSearch(Interruptible):
     """The search of a memory/time frontier by bisection over limits."""
 
     space: FrontierProblem

@@ -136,7 +136,8 @@ def _searched(
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
     schedules = () if earlier.schedule is None else (earlier.schedule,)
-    candidates = choice_of(problem, options.deadline)
+    with options.deadline.scope():
+        candidates = choice_of(problem)
     bound = int(earlier.lower_bound * pipeline.grid)
     if candidates is not None:
         return ConfigurationSearch(

@@ -19,6 +19,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from ppopt import interrupts
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
@@ -30,7 +31,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.problem.sequence_lengths import Lengths
 from ppopt.problem.traits import Trait
-from ppopt.solver import interrupts
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.child_process import interpreter
 from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS

@@ -14,6 +14,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
+from ppopt import interrupts
 from ppopt.errors import InputError, check_type
 from ppopt.formats.config import missing
 from ppopt.problem import exact
@@ -25,7 +26,6 @@ from ppopt.problem.placement import explicit, name_and_chunks
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams

@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from dataclasses import replace
 from fractions import Fraction
 
+from ppopt import interrupts
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.partition import SEARCH
-from ppopt.solver import interrupts
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all

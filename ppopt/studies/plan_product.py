@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
+from ppopt.cancellation import equal_part
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
 from ppopt.solver.choices.product import ProductChoice
-from ppopt.solver.deadline import Deadline
 from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 
 
@@ -61,7 +61,7 @@ class PlanProduct(ProductChoice):
             configuration.key = (*prefix, *configuration.key)
             yield configuration
 
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
+    def bound(self, ceiling: int | None = None) -> None:
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
         waiting = self._open_prefixes(ceiling)
@@ -69,9 +69,8 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else int(ceiling * batches * self._margin)
-            self.inner[prefix].bound(
-                deadline.share_with(self._num_waiting(prefix, waiting)), useful
-            )
+            with equal_part(self._num_waiting(prefix, waiting)):
+                self.inner[prefix].bound(useful)
             self._share_bounds()
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 

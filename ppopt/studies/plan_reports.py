@@ -11,7 +11,7 @@ from fractions import Fraction
 from functools import partial
 from math import inf
 
-from ppopt.solver import interrupts
+from ppopt import interrupts
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.parameters import PlanParams
 from ppopt.studies.baselines import GRACE, OVERRUN_FACTOR

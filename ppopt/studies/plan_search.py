@@ -20,17 +20,17 @@ from itertools import count
 from operator import itemgetter
 from typing import Any
 
+from ppopt import interrupts
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.deadline import Deadline, Interruptible
 from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
@@ -44,7 +44,7 @@ from ppopt.studies.plan_set_up import PlanSetUp
 from ppopt.studies.plan_space import PlanSpace, partitions_on
 
 
-class PlanSearch(interrupts.Interruptible):
+class PlanSearch(Interruptible):
     """The search of one plan."""
 
     def __init__(

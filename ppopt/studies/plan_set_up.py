@@ -96,7 +96,8 @@ class PlanSetUp:
         space, pipeline = self.space, self.space.pipeline(configuration)
         kind = backward_kind_of(configuration, self.backward_kind)
         problem = problem_of(pipeline, self.objective, kind)
-        choice = choice_of(problem, self._deadline) or SinglePipeline(problem)
+        with self._deadline.scope():
+            choice = choice_of(problem) or SinglePipeline(problem)
         if isinstance(choice, OrderChoice) and configuration.strategy != SEARCHED:
             choice = choice.inner
         plan_choice = PlanChoice(configuration, problem, choice)

@@ -18,13 +18,14 @@ from math import inf
 
 import numpy as np
 
+from ppopt import interrupts
+from ppopt.cancellation import shield
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.choices.configuration import (
     Configuration,
     SearchedConfigurations,
@@ -32,7 +33,7 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.enumeration import Complete, Key
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.solver.deadline import NO_DEADLINE, Deadline, Interruptible
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.strategies import Options, resolve
@@ -60,7 +61,7 @@ recompute."""
 Ranked = tuple[ConfigurationRank, Key]
 
 
-class StrategySearch(interrupts.Interruptible):
+class StrategySearch(Interruptible):
     """Search for the best configuration of a strategy; every run continues the previous one."""
 
     def __init__(
@@ -201,19 +202,20 @@ class StrategySearch(interrupts.Interruptible):
 
     def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
         """Bound all configurations, if bounds apply; see `Choice.bound`."""
-        if self.choice.bounds is not None:
-            self.choice.bounds.bound(deadline, ceiling)
-        self._raise_bound()
+        with deadline.scope():
+            if self.choice.bounds is not None:
+                self.choice.bounds.bound(ceiling)
+            self._raise_bound()
 
-    def bound_all(self, turn: Deadline, deadline: Deadline) -> None:
-        """Bound all configurations for a turn, if bounds apply; they raise after the deadline.
+    def bound_all(self, turn: Deadline) -> None:
+        """Bound all configurations for a turn, if bounds apply.
 
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
-        with self.until_interrupted(), interrupts.heard():
+        with self.until_interrupted(turn.end), interrupts.heard():
             if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
-                self.choice.bounds = choice_of(in_listed_order(self._problem), deadline)
+                self.choice.bounds = choice_of(in_listed_order(self._problem))
                 self.bound(turn, self.state.value)
 
     def prove(self, deadline: Deadline) -> None:
@@ -226,12 +228,12 @@ class StrategySearch(interrupts.Interruptible):
         A first configuration is evaluated even after Ctrl-C, so that there is a best one.
         """
         self._deadline, self._proves = deadline, proves
-        with self.until_interrupted():
+        with self.until_interrupted(), shield():
             if self.best is None and not self._every:
                 self._starts.append(self._settle(self._next_start())[1])
             elif self.best is None:
                 self._evaluate_batch()
-        with self.until_interrupted(), interrupts.heard():
+        with self.until_interrupted(deadline.end), interrupts.heard():
             self._raise_bound()
             while self._every and not self._over:
                 self._evaluate_batch()

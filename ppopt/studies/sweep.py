@@ -8,12 +8,11 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ppopt import processors
+from ppopt import interrupts, processors
 from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.studies import outcome
 from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine

@@ -256,7 +256,7 @@ class TestSignals:
     @pytest.mark.parametrize(
         ("signal_number", "module"),
         [
-            *((signal.SIGINT, name) for name in ("ppopt.solver.interrupts", "typer")),
+            *((signal.SIGINT, name) for name in ("ppopt.interrupts", "typer")),
             *((signal.SIGTERM, "ppopt.cli.program"), (signal.SIGHUP, "threading")),
             *(slow(signal.SIGINT, name) for name in ("ppopt.solver", "ppopt.cli.streams", "rich")),
             *(slow(signal.SIGTERM, name) for name in ("ppopt.solver", "json")),

@@ -9,8 +9,7 @@ from random import Random
 from unittest.mock import patch
 
 import ppopt
-from ppopt import Pipeline, Progress, Result, Status
-from ppopt.solver import interrupts
+from ppopt import Pipeline, Progress, Result, Status, interrupts
 from ppopt.studies import strategy_search
 from ppopt.studies.plan_result import RowStatus
 from tests.factories.interruptions import interrupted

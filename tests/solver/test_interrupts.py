@@ -12,11 +12,10 @@ from typing import Any
 
 import pytest
 
-from ppopt import Objective, Pipeline, Progress, Status, solve
+from ppopt import Objective, Pipeline, Progress, Status, interrupts, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver import search as search_module
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat

@@ -10,7 +10,6 @@ from ppopt import Objective, Pipeline, Status, compare, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.strategies import registry
 
@@ -59,7 +58,7 @@ def pipeline(choices: OpenDecisions) -> Pipeline:
 
 def candidates(asked: Pipeline, further: OpenDecisions = NO_DECISIONS) -> Choice | None:
     problem = Problem(asked, Objective.MAKESPAN, BackwardKind.SPLIT)
-    return choice_of(problem, Deadline.after(60), further)
+    return choice_of(problem, further)
 
 
 def test_every_choice_is_in_the_table() -> None:

@@ -10,11 +10,10 @@ from typing import Any
 
 import pytest
 
-from ppopt import Pipeline, evaluate, recheck, solve, verify
+from ppopt import Pipeline, evaluate, interrupts, recheck, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import Trait
-from ppopt.solver import interrupts
 from ppopt.solver.bounds.proof_scope import DELAYED
 from ppopt.solver.heuristics import critical_swaps
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps, improve

@@ -14,7 +14,6 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import ConfigurationParams
 from ppopt.solver.partitions.partition_choice import PartitionChoice
@@ -125,7 +124,7 @@ def test_a_partition_with_a_poor_first_schedule_may_end_as_the_best() -> None:
         Objective.MAKESPAN,
         BackwardKind.SPLIT,
     )
-    choice = PartitionChoice(problem, Deadline.after(600))
+    choice = PartitionChoice(problem)
     search = ConfigurationSearch(choice, problem, checked_options(600, 1))
     keep(search, ppopt.solve(choice.pipeline((1, 3)), backward_kind="split", workers=1).schedule)
     even = choice.pipeline((2, 2))

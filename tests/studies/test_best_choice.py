@@ -210,7 +210,7 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     )
     search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
     search.descend(4)
-    search.bound_all(NO_DEADLINE, NO_DEADLINE)
+    search.bound_all(NO_DEADLINE)
     search.prove(NO_DEADLINE)
     assert not search.ordered or search.proved
     before = search.proved

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import Pipeline, Progress, Status, verify
-from ppopt.solver import interrupts
+from ppopt import Pipeline, Progress, Status, interrupts, verify
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
 from ppopt.studies.baselines import STOPPED
 from tests.tiers import slow

@@ -23,7 +23,6 @@ from ppopt.report.parallel import (
 )
 from ppopt.report.plan_text import status_word
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.studies import plan_set_up
 from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
@@ -111,11 +110,11 @@ def test_configurations_are_set_up_until_the_deadline(monkeypatch: pytest.Monkey
     monkeypatch.setattr(time, "monotonic", lambda: now)
     choice_of, set_up = plan_set_up.choice_of, []
 
-    def slow_choice_of(problem: Problem, deadline: Deadline) -> Choice | None:
+    def slow_choice_of(problem: Problem) -> Choice | None:
         nonlocal now
         now += 0.6
         set_up.append(problem)
-        return choice_of(problem, deadline)
+        return choice_of(problem)
 
     monkeypatch.setattr(plan_set_up, "choice_of", slow_choice_of)
     plan = ppopt.plan(

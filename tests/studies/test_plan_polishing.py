@@ -9,11 +9,10 @@ from random import Random
 import pytest
 
 import ppopt
-from ppopt import Objective, verify
+from ppopt import Objective, interrupts, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
-from ppopt.solver import interrupts
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import Effort

@@ -8,11 +8,12 @@ import pytest
 
 import ppopt
 from ppopt import Objective, PlanSpace
+from ppopt.cancellation import EQUAL_SHARES, seconds_left
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.deadline import EQUAL_SHARES, NO_DEADLINE, Deadline
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
@@ -41,7 +42,7 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
     candidates = []
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
-        choice = choice_of(problem, Deadline.after(60)) or SinglePipeline(problem)
+        choice = choice_of(problem) or SinglePipeline(problem)
         choice_of_plan = PlanChoice(configuration, problem, choice)
         candidates.append(PlanCandidate(choice_of_plan, checked_options(60, 1)))
     return candidates
@@ -52,7 +53,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
     """Against the exhaustive optimum of each, and the number of partitions of each."""
     space = drawn(seed)
     product = PlanProduct(candidates_of(space))
-    product.bound(Deadline.after(60))
+    product.bound()
     known: dict[Key, int] = {}
     while isinstance(unlisted := product.rest(known, None), Unlisted):
         assert unlisted.key is not None and unlisted.key not in known
@@ -117,7 +118,7 @@ def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
     floor = 1000 * candidates[1].problem.pipeline.grid
     candidates[1].raise_floor(floor)
     assert product.min_bound((0,)) < floor
-    product.bound(NO_DEADLINE)
+    product.bound()
     assert product.min_bound((0,)) == floor
 
 
@@ -136,11 +137,12 @@ def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
     for (index,), choice in product.inner.items():
         own = turns.setdefault(candidates[index].configuration.recompute, [])
 
-        def noted(turn: Deadline, _: int | None, own: list[float] = own) -> None:
-            own.append(turn.seconds)
+        def noted(_: int | None, own: list[float] = own) -> None:
+            own.append(seconds_left())
 
         monkeypatch.setattr(choice, "bound", noted)
-    product.bound(Deadline.after(1000))
+    with Deadline.after(1000).scope():
+        product.bound()
     assert [len(turns[mode]) for mode in ("search", "none", "full")] == [2, 2, 2]
     shares = [turn / 1000 for turn in (*turns["search"], min(turns["none"] + turns["full"]))]
     assert shares == pytest.approx([EQUAL_SHARES / 3, EQUAL_SHARES / 2, EQUAL_SHARES / 6], rel=1e-2)
@@ -149,11 +151,11 @@ def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     candidates = candidates_of(drawn(1))
     product = PlanProduct(candidates)
-    product.bound(NO_DEADLINE)
+    product.bound()
     bound = product.lower_bound
-    product.bound(NO_DEADLINE, bound)
+    product.bound(bound)
     assert list(product.first()) == []
-    product.bound(NO_DEADLINE, bound + 1)
+    product.bound(bound + 1)
     firsts = {key[:1] for key in product.first()}
     assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == bound}
     candidates[0].update(bound)

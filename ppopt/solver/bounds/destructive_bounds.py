@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
+from ppopt import interrupts
 from ppopt.problem.problem import Problem
-from ppopt.solver import interrupts
 from ppopt.solver.cp_sat import model
 from ppopt.solver.cp_sat.model import CpSatModel
 

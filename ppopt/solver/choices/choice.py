@@ -18,7 +18,6 @@ from ppopt.solver.choices.enumeration import (
     Rest,
     Unlisted,
 )
-from ppopt.solver.deadline import Deadline
 
 
 class Choice(ABC):
@@ -42,9 +41,9 @@ class Choice(ABC):
         """Configurations of some keys, with their bounds."""
 
     def bound(  # noqa: B027  most choices bound configurations on creation
-        self, deadline: Deadline, ceiling: int | None = None
+        self, ceiling: int | None = None
     ) -> None:
-        """Bound all configurations before any is searched, until the deadline.
+        """Bound all configurations before any is searched, in the time left.
 
         Configurations with bounds above the ceiling may be ignored.
         """

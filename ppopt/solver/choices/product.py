@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
+from ppopt.cancellation import part
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration
@@ -23,7 +24,6 @@ from ppopt.solver.choices.enumeration import (
     Unlisted,
     min_rest,
 )
-from ppopt.solver.deadline import Deadline
 
 
 class ProductChoice(Choice):
@@ -71,10 +71,11 @@ class ProductChoice(Choice):
                 configuration.key = (*prefix, *configuration.key)
                 yield configuration
 
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
-        """Bound the configurations of every choice until the deadline."""
+    def bound(self, ceiling: int | None = None) -> None:
+        """Bound the configurations of every choice."""
         for index, choice in enumerate(self.inner.values()):
-            choice.bound(deadline.share(1 / (len(self.inner) - index)), ceiling)
+            with part(1 / (len(self.inner) - index)):
+                choice.bound(ceiling)
 
     @property
     def lower_bound(self) -> int:

@@ -31,6 +31,8 @@ def result_of(
     batches = 1 if state.best is None else state.best.batches
     bound = None if state.infeasible else state.lower_bound
     scope = start_scope(problem) + delay_scope(problem)
+    with options.deadline.scope():
+        proof = choice.proof(state)
     result = Result(
         pipeline=problem.pipeline if best is None else best.pipeline,
         objective=problem.objective,
@@ -39,7 +41,7 @@ def result_of(
         schedule=None,
         value=None if best is None else best.value,
         lower_bound=None if bound is None else Fraction(bound * batches, problem.pipeline.grid),
-        proof=choice.proof(state) + ("" if bound is None else scope),
+        proof=proof + ("" if bound is None else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,
         solve_seconds=options.deadline.spent,

@@ -17,11 +17,12 @@ from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
+from ppopt import interrupts
+from ppopt.cancellation import shield
 from ppopt.problem.exact import min_known
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import (
@@ -35,7 +36,7 @@ from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.deadline import Deadline, Interruptible
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
@@ -59,7 +60,7 @@ ANY_EFFORT = Effort()
 """No limit: until proof, or until the time limit."""
 
 
-class ConfigurationSearch(interrupts.Interruptible):
+class ConfigurationSearch(Interruptible):
     """Search over configurations, with the best schedule and the bound over all of them."""
 
     def __init__(
@@ -119,9 +120,11 @@ class ConfigurationSearch(interrupts.Interruptible):
         """Configurations whose search has no result yet, with their levels before."""
 
     def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
-        """Bound all configurations before any is searched; see `Choice.bound`."""
-        self.choice.bound(deadline, ceiling)
-        self.enumerate_listed()
+        """Bound all configurations until a deadline; see `Choice.bound`."""
+        with deadline.scope():
+            self.choice.bound(ceiling)
+        with self._options.deadline.scope():
+            self.enumerate_listed()
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
@@ -145,16 +148,16 @@ class ConfigurationSearch(interrupts.Interruptible):
         A further call resumes. Start schedules count also after an earlier Ctrl-C.
         """
         self._effort, self.exhausted = effort, False
-        with self.until_interrupted():
+        with self.until_interrupted(self._options.deadline.end):
             self._follow_hints()
-        with self.until_interrupted(), interrupts.heard():
+        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
             self.enumerate_listed()
             self._begin()
             self._deepen()
 
     def follow_hints(self) -> None:
         """Schedule the configurations of known schedules from them, or until Ctrl-C."""
-        with self.until_interrupted(), interrupts.heard():
+        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
             self._follow_hints()
 
     def improve(self, seconds: float) -> None:
@@ -163,7 +166,7 @@ class ConfigurationSearch(interrupts.Interruptible):
         It ends earlier after a slice of the last contender without improvement, and at once if no
         contender is new and the best one has not changed since.
         """
-        with self.until_interrupted(), interrupts.heard():
+        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
             self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
@@ -602,7 +605,9 @@ class ConfigurationSearch(interrupts.Interruptible):
             stop=lambda state: self._ends(configuration, state),
         )
         options = task.options.with_deadline(deadline)
-        self._take(configuration, search_from(task.start, task.problem, options))
+        with shield():
+            result = search_from(task.start, task.problem, options)
+        self._take(configuration, result)
 
     def _take(self, configuration: Configuration, result: Result) -> None:
         """Include the result of a search."""

@@ -17,8 +17,9 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from ppopt import interrupts
 from ppopt.errors import VerificationError
-from ppopt.solver import child_process, interrupts
+from ppopt.solver import child_process
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.deadline import NO_DEADLINE, Deadline

@@ -9,9 +9,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt import interrupts
 from ppopt.schedule.operations import ALONE, Operations
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams

@@ -27,13 +27,13 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt import interrupts
 from ppopt.cancellation import each
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.cp_sat.device_scope import DeviceScope
 from ppopt.solver.cp_sat.variables import Variables
 from ppopt.solver.relaxation.symmetry import canonical, canonical_besides

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from ppopt import interrupts
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import interrupts
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import seconds_left
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
@@ -101,7 +102,7 @@ class Baselines(Method):
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Submit the schedule of the next strategy, repaired if it is over the limits."""
         if self._initial is None:
-            self._initial = _baseline_schedules(self._pool.problem, budget.deadline.end)
+            self._initial = _baseline_schedules(self._pool.problem)
         try:
             initial = next(self._initial)
         except StopIteration:
@@ -135,10 +136,10 @@ class MixedBaselines:
         """Whether backwards are mixed; else `Baselines` converts these strategies."""
         return Trait.MIXED in problem.traits
 
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:  # noqa: ARG002
         """Submit the schedules of all such strategies unchanged."""
         pipeline = incumbent.problem.pipeline
-        for initial in _baseline_schedules(incumbent.problem, budget.deadline.end):
+        for initial in _baseline_schedules(incumbent.problem):
             if initial is not None and not _has_one_kind(pipeline, initial.orders):
                 incumbent.submit(initial.schedule)
         return Outcome(exhausted=True)
@@ -158,14 +159,14 @@ class OrderedSchedule(NamedTuple):
     schedule: Schedule
 
 
-def initial_schedules(problem: Problem, end: float = inf) -> Iterator[OrderedSchedule | None]:
+def initial_schedules(problem: Problem) -> Iterator[OrderedSchedule | None]:
     """One microbatch at a time, then the baselines; None if a strategy does not apply.
 
     All backwards are of the kind of the problem: other strategies are converted. Strategies that
-    may run beyond `end`, an instant of `time.monotonic`, are skipped.
+    may take longer than the time left are skipped.
     """
     yield _timed(problem, one_microbatch_at_a_time(problem))
-    yield from _baseline_schedules(problem, end)
+    yield from _baseline_schedules(problem)
 
 
 def one_microbatch_at_a_time(problem: Problem) -> Orders:
@@ -205,11 +206,11 @@ QUICK_ORDERS = (usual_orders, limited_orders, one_microbatch_at_a_time)
 """Orders that need no search, the fastest first; later ones need less memory."""
 
 
-def _baseline_schedules(problem: Problem, end: float) -> Iterator[OrderedSchedule | None]:
+def _baseline_schedules(problem: Problem) -> Iterator[OrderedSchedule | None]:
     pipeline = problem.pipeline
     unlimited = with_explicit_placement(pipeline)
     for strategy in registry().values():
-        if time.monotonic() + strategy.seconds(pipeline) < end:
+        if strategy.seconds(pipeline) < seconds_left():
             try:
                 yield _baseline_schedule(problem, strategy, unlimited)
             except NotApplicableError:

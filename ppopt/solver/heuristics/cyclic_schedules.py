@@ -25,13 +25,13 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
+from ppopt import interrupts
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, handled
 from ppopt.schedule.generation import class_orders
 from ppopt.schedule.orders import Orders
-from ppopt.solver import interrupts
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.heuristics.pool import Pool

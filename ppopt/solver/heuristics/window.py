@@ -22,9 +22,9 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
+from ppopt import interrupts
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT
-from ppopt.solver import interrupts
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
 from ppopt.solver.cp_sat.no_overlap import NoOverlap, OperationIntervals

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import lru_cache
 from heapq import nsmallest
 from itertools import islice, permutations
@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import over
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
 from ppopt.schedule.reordered_timing import ReorderedTiming
@@ -58,7 +59,7 @@ class OrderSearch:
 
     Devices keep the order of operations of a schedule; only the microbatches are permuted. Of at
     most `ENUMERATED` microbatches every order is timed instead. `factors` has the factor on the
-    times of every microbatch. The search ends early when `stop` holds.
+    times of every microbatch. The search ends early when time is up.
     """
 
     def __init__(
@@ -66,10 +67,9 @@ class OrderSearch:
         timing: ReorderedTiming,
         factors: Floats,
         objective: Objective,
-        stop: Callable[[], bool] = lambda: False,
     ) -> None:
         self._timing, self._factors = timing, factors
-        self._objective, self._stop = objective, stop
+        self._objective = objective
         self._random = np.random.default_rng(0)
         self._steps = _steps(len(factors))
         self.evaluated = 0
@@ -79,17 +79,15 @@ class OrderSearch:
         self.best = min(self.by_rule)
 
     @classmethod
-    def of_schedule(
-        cls, schedule: Schedule, objective: Objective, stop: Callable[[], bool] = lambda: False
-    ) -> OrderSearch:
+    def of_schedule(cls, schedule: Schedule, objective: Objective) -> OrderSearch:
         """Search from the order of the operations, and the factors, of a schedule."""
         factors = np.array([float(times) for times, _ in schedule.pipeline.factors])
-        return cls(ReorderedTiming.of(schedule), factors, objective, stop)
+        return cls(ReorderedTiming.of(schedule), factors, objective)
 
     def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
         """Search until `evaluations` more orders are timed, or an order reaches the bound."""
         end, current = self.evaluated + evaluations, self.best
-        while self.evaluated < end and self.best.value > bound and not self._stop():
+        while self.evaluated < end and self.best.value > bound and not over():
             if len(current.order) <= ENUMERATED:
                 self.best = min(self._timed(np.array([*permutations(sorted(current.order))])))
                 break
@@ -107,7 +105,7 @@ class OrderSearch:
         timed = [
             valued
             for batch in steps
-            if not self._stop()
+            if not over()
             for valued in self._timed(self._neighbours(order, batch))
         ]
         return [valued.order for valued in nsmallest(count, timed)]
@@ -118,7 +116,7 @@ class OrderSearch:
         It also ends when `evaluated` reaches `end`.
         """
         failed, steps = 0, self._shuffled()
-        while failed < self._batches and self.evaluated < end and not self._stop():
+        while failed < self._batches and self.evaluated < end and not over():
             tried = min(self._timed(self._neighbours(current.order, next(steps))))
             failed = 0 if tried.value < current.value else failed + 1
             current = min(current, tried)

@@ -14,6 +14,7 @@ from functools import cached_property
 from math import factorial, prod
 from random import Random
 
+from ppopt.cancellation import over, part
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -32,7 +33,6 @@ from ppopt.solver.choices.enumeration import (
 )
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import ORDERS
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
@@ -61,14 +61,14 @@ KICKS = 2
 class OrderChoice(Choice):
     """The orders of the microbatches, for every configuration of an inner choice."""
 
-    def __init__(self, problem: Problem, inner: Choice, deadline: Deadline) -> None:
+    def __init__(self, problem: Problem, inner: Choice) -> None:
         """The bounds of `inner`, a choice for the listed order, must hold in every order.
 
         Raises NotApplicableError if orders cannot be searched.
         """
         ORDERS.check(problem)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
-        self._problem, self.inner, self._deadline = problem, inner, deadline
+        self._problem, self.inner = problem, inner
         self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"
         self.argument = Argument.ORDERS if self._alone else inner.argument
@@ -125,9 +125,9 @@ class OrderChoice(Choice):
 
     # Bounds.
 
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
+    def bound(self, ceiling: int | None = None) -> None:
         """Bound all inner configurations."""
-        self.inner.bound(deadline, ceiling)
+        self.inner.bound(ceiling)
 
     @property
     def lower_bound(self) -> int:
@@ -191,7 +191,7 @@ class OrderChoice(Choice):
                 (lowest,) = self._of([unlisted.key])
             if lowest is None:
                 return NONE_LEFT
-            if lowest.refined or raised == MAX_RAISED or self._deadline.over:
+            if lowest.refined or raised == MAX_RAISED or over():
                 return Unlisted(lowest.bound, self._next_key(lowest.key, known))
             self._refine(lowest)
             raised += 1
@@ -271,12 +271,12 @@ class OrderChoice(Choice):
     def _baselines(self, problem: Problem) -> list[OrderSearch]:
         """Local searches over orders, one from each of the best baselines."""
         searches = []
-        for baseline in initial_schedules(problem, self._deadline.share(BASELINE_SHARE).end):
-            if self._deadline.over:
-                break
-            if baseline is not None:
-                objective, stop = problem.objective, lambda: self._deadline.over
-                searches.append(OrderSearch.of_schedule(baseline.schedule, objective, stop))
+        with part(BASELINE_SHARE):
+            for baseline in initial_schedules(problem):
+                if over():
+                    break
+                if baseline is not None:
+                    searches.append(OrderSearch.of_schedule(baseline.schedule, problem.objective))
         return sorted(searches, key=lambda search: search.best)[:MAX_BASELINES]
 
     def moves(self, key: Key) -> Iterator[Key]:

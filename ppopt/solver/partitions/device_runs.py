@@ -7,12 +7,13 @@ one state are adjacent.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.solver.partitions.layer_run_bounds import DeviceBound
 from ppopt.solver.partitions.space import FOREVER
@@ -85,15 +86,13 @@ def min_by_position(
     rest: Numbers,
     ends: tuple[Ints, Ints],
     join: np.ufunc,
-    look: Callable[[], None] = lambda: None,
 ) -> Numbers:
     """Minimum over the choices of every position of their own value combined with the rest.
 
     `rest` is the minimum over what follows, by positions [first][second] and rows that do not
     change; it is read at the `ends` of the runs. Its largest value means that nothing follows. The
     result has the same shape, by the positions at which the runs begin. `join` combines two values.
-    Choices of equal lengths are joined at once: their rest is the same table, shifted. `look` is
-    called now and then.
+    Choices of equal lengths are joined at once: their rest is the same table, shifted.
     """
     nothing = np.inf if rest.dtype.kind == "f" else FOREVER
     minima = np.full(rest.shape, nothing, rest.dtype)
@@ -103,7 +102,7 @@ def min_by_position(
     changes = np.flatnonzero(np.diff(shift[:, order], axis=1).any(axis=0)) + 1
     for index, equal in enumerate(np.split(order, changes) if order.size else ()):
         if index % LOOK == LOOK - 1:
-            look()
+            checkpoint()
         first, second = (row[equal] for row in begins)
         here, there = (
             (_range(first, by), _range(second, also)) for by, also in ((0, 0), shift[:, equal[0]])

@@ -15,8 +15,8 @@ from math import ceil
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint, part
 from ppopt.problem.arrays import Ints
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
@@ -43,7 +43,7 @@ EVEN = 0.02
 MAX_ENUMERATED = 20_000
 """Maximum number of partitions that are bounded one by one, for placements without a program."""
 TOGETHER = 128
-"""Partitions that are bounded together between two checks of the deadline."""
+"""Partitions that are bounded together between two checkpoints."""
 PROGRAM_SHARE = 0.9
 """Share of the first turn for a program; the rest is for the bounds of stages alone."""
 FIRST_RESUMABLE_CEILINGS = (0.1, 0.05)
@@ -161,10 +161,6 @@ class PartitionBounds(ABC):
     def most_even(self, share: float) -> Counts | None:
         """The most even partition whose bound exceeds the minimum by at most this share."""
 
-    @abstractmethod
-    def extend(self, deadline: Deadline) -> None:
-        """Move the deadline."""
-
 
 class CompleteBounds(PartitionBounds):
     """Bounds of every partition: `min_bound` and `min_limit` are those of some partition."""
@@ -174,17 +170,14 @@ class CompleteBounds(PartitionBounds):
         """Partitions with bounds up to a ceiling, and these bounds, the smallest first."""
 
 
-def bounds_of(space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> PartitionBounds:
-    """Bounds of a space: by a program, by enumeration, or of every stage alone.
-
-    Queries raise TimeoutError after the deadline.
-    """
+def bounds_of(space: PartitionSpace) -> PartitionBounds:
+    """Bounds of a space: by a program, by enumeration, or of every stage alone."""
     pattern = pattern_of(space)
     if pattern is not None:
-        return _DpBounds(space, pattern, deadline)
+        return _DpBounds(space, pattern)
     if space.size <= MAX_ENUMERATED:
-        return _EnumeratedBounds(space, deadline)
-    return _PerStageBounds(space, deadline)
+        return _EnumeratedBounds(space)
+    return _PerStageBounds(space)
 
 
 class ResumableBounding:
@@ -205,50 +198,47 @@ class ResumableBounding:
         self._too_large = False
         """Whether a program has too many choices: no other program is created."""
 
-    def run(
-        self, turn: Deadline, deadline: Deadline, ceiling: int | None = None
-    ) -> PartitionBounds:
+    def run(self, ceiling: int | None = None) -> PartitionBounds:
         """Bounds over partitions if a turn suffices for their minimum; else those of stages alone.
 
         With a ceiling, partitions with bounds above it are useless: programs determine whether
-        there are others. Queries raise TimeoutError after the deadline.
+        there are others.
         """
-        share = PROGRAM_SHARE if self._alone is None else 1
-        try:
-            bounds = self._of_all(turn.share(share), ceiling)
-        except TimeoutError as error:
-            self._too_large |= isinstance(error, ProgramTooLargeError)
+        bounds: PartitionBounds | None = None
+        if not self._too_large:
+            with part(PROGRAM_SHARE if self._alone is None else 1):
+                bounds = self._of_all(ceiling)
+        if bounds is None:
             self._alone = bounds = self._alone or _PerStageBounds(self._space)
             if self._program is not None:
                 self._above = max(self._above, self._program.min_bound_so_far - 1)
             self._alone.raise_above(self._above)
-        bounds.extend(turn)
         _ = bounds.min_bound
-        bounds.extend(deadline)
         return bounds
 
-    def _of_all(self, turn: Deadline, ceiling: int | None) -> PartitionBounds:
-        """Bounds of all partitions; raises TimeoutError if a turn is too short for the minimum."""
-        if self._too_large:
-            raise TimeoutError
+    def _of_all(self, ceiling: int | None) -> PartitionBounds | None:
+        """Bounds of all partitions with their minimum; None if a program has too many choices."""
+        try:
+            return self._of_programs(ceiling)
+        except ProgramTooLargeError:
+            self._too_large = True
+            return None
+
+    def _of_programs(self, ceiling: int | None) -> PartitionBounds:
         if self._pattern is not None and ceiling is not None:
-            return self._within(ceiling, self._pattern, turn)
-        self._whole = self._whole or bounds_of(self._space, turn)
-        self._whole.extend(turn)
+            return self._within(ceiling, self._pattern)
+        self._whole = self._whole or bounds_of(self._space)
         if isinstance(self._whole, CompleteBounds):
             _ = self._whole.min_bound
         return self._whole
 
-    def _within(self, ceiling: int, pattern: PlacementPattern, turn: Deadline) -> PartitionBounds:
-        """Bounds by programs up to a ceiling; raises TimeoutError as `_of_all` does."""
+    def _within(self, ceiling: int, pattern: PlacementPattern) -> PartitionBounds:
+        """Bounds by programs up to a ceiling."""
         while self._above < ceiling:
             if self._program is None:
-                self._program = PartitionProgram(
-                    self._space, pattern, self._next_ceiling(ceiling), turn
-                )
-            self._program.deadline = turn
+                self._program = PartitionProgram(self._space, pattern, self._next_ceiling(ceiling))
             if self._program.min_bound < FOREVER:
-                return _DpBounds(self._space, pattern, turn, self._program)
+                return _DpBounds(self._space, pattern, self._program)
             self._above, self._program = self._program.ceiling, None
         return _PerStageBounds(self._space, above=self._above)
 
@@ -266,14 +256,11 @@ class _DpBounds(CompleteBounds):
         self,
         space: PartitionSpace,
         pattern: PlacementPattern,
-        deadline: Deadline,
         program: PartitionProgram | None = None,
     ) -> None:
         """`program`: a known program that has partitions below its ceiling."""
-        self._space, self._pattern, self._deadline = space, pattern, deadline
+        self._space, self._pattern = space, pattern
         self._program = program
-        self._earlier: list[PartitionProgram] = []
-        """Programs with lower ceilings whose enumeration may still continue."""
         self._share = FIRST_CEILING
         """Share by which the ceiling of the next program exceeds the quick bound."""
 
@@ -293,7 +280,7 @@ class _DpBounds(CompleteBounds):
         """Bound of an even partition, which is at least the minimum bound."""
         if self._space.limits is None:
             return FOREVER
-        free = _DpBounds(self._space.unlimited, self._pattern, self._deadline)
+        free = _DpBounds(self._space.unlimited, self._pattern)
         if free.min_bound == FOREVER:
             return FOREVER
         even = free.most_even(EVEN)
@@ -334,24 +321,18 @@ class _DpBounds(CompleteBounds):
         """Program of all partitions with bounds up to a ceiling."""
         assert self._program is not None
         if self._program.ceiling < ceiling:
-            self._earlier.append(self._program)
             self._program = self._stated(ceiling)
         return self._program
 
-    def extend(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-        for program in filter(None, (*self._earlier, self._program)):
-            program.deadline = deadline
-
     def _stated(self, ceiling: int, figure: BoundFunction = VALUE) -> PartitionProgram:
-        return PartitionProgram(self._space, self._pattern, ceiling, self._deadline, figure)
+        return PartitionProgram(self._space, self._pattern, ceiling, figure)
 
 
 class _EnumeratedBounds(CompleteBounds):
     """Bounds of partitions, computed one by one."""
 
-    def __init__(self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE) -> None:
-        self._space, self._deadline = space, deadline
+    def __init__(self, space: PartitionSpace) -> None:
+        self._space = space
         self._bounded: list[tuple[int, Counts]] = []
         """Bounded partitions, with their bounds."""
         self._done = 0
@@ -367,9 +348,9 @@ class _EnumeratedBounds(CompleteBounds):
         return sorted(entry for entry in self._bounded if entry[0] < FOREVER)
 
     def _batches_from(self, first: int) -> Iterator[list[Counts]]:
-        """Yield the batches from index `first` on; raises TimeoutError after the deadline."""
+        """Yield the batches from index `first` on, with checkpoints."""
         for batch in islice(_batches(self._space), first, None):
-            self._deadline.check()
+            checkpoint()
             yield batch
 
     @property
@@ -396,9 +377,6 @@ class _EnumeratedBounds(CompleteBounds):
         close = (counts for _, counts in self.in_order(int(self.min_bound * (1 + share))))
         return min(close, key=lambda counts: sum(n * n for n in counts))
 
-    def extend(self, deadline: Deadline) -> None:
-        self._deadline = deadline
-
 
 def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
     """All partitions in batches with the same layers in stage 0."""
@@ -410,15 +388,13 @@ def _batches(space: PartitionSpace) -> Iterator[list[Counts]]:
 class _PerStageBounds(PartitionBounds):
     """The quick bound, and bounds of every stage alone on its own device: a relaxation."""
 
-    def __init__(
-        self, space: PartitionSpace, deadline: Deadline = NO_DEADLINE, above: int = -1
-    ) -> None:
+    def __init__(self, space: PartitionSpace, above: int = -1) -> None:
         """`above`: a value that all bounds are known to exceed."""
         hosts, limits = tuple(range(space.num_stages)), space.limits
         apart = None if limits is None else tuple(limits[device] for device in space.hosts)
         slowness = tuple(map(space.slowness_of, space.hosts))
         alone = replace(space, hosts=hosts, limits=apart, slowness=slowness)
-        self._alone = _DpBounds(alone, PlacementPattern.SINGLE, deadline)
+        self._alone = _DpBounds(alone, PlacementPattern.SINGLE)
         self._quick = quick_bound(space)
         self.raise_above(above)
 
@@ -432,7 +408,7 @@ class _PerStageBounds(PartitionBounds):
 
     @cached_property
     def _min_bound_alone(self) -> int:
-        """Minimum bound of stages alone; 0 if it is unknown at the deadline."""
+        """Minimum bound of stages alone; 0 if time was up before it was known."""
         try:
             return self._alone.min_bound
         except TimeoutError:
@@ -444,9 +420,6 @@ class _PerStageBounds(PartitionBounds):
 
     def most_even(self, share: float) -> Counts | None:
         return self._alone.most_even(share) if self._min_bound_alone else None
-
-    def extend(self, deadline: Deadline) -> None:
-        self._alone.extend(deadline)
 
 
 def _memory(space: PartitionSpace, low: Ints, high: Ints) -> Ints:

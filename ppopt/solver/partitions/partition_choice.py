@@ -12,6 +12,7 @@ from collections.abc import Container, Iterator, Sequence
 from fractions import Fraction
 from itertools import islice
 
+from ppopt.cancellation import part
 from ppopt.problem import exact
 from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
@@ -20,7 +21,6 @@ from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     CompleteBounds,
@@ -46,21 +46,21 @@ FIRST_EXTENSION = 0.01
 class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(self, base: Pipeline, space: PartitionSpace, deadline: Deadline) -> None:
-        """`base` has the model to partition. Bounds raise TimeoutError after the deadline."""
-        self._base, self._space, self._deadline = base, space, deadline
+    def __init__(self, base: Pipeline, space: PartitionSpace) -> None:
+        """`base` has the model to partition."""
+        self._base, self._space = base, space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
         self._bounds: PartitionBounds | None = None
         """Bounds over all partitions; None: not computed yet."""
         self._bounding = ResumableBounding(self._space)
         self._order: PartitionOrder | None = None
 
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
+    def bound(self, ceiling: int | None = None) -> None:
         """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
         max_bound = None if ceiling is None else self._below(ceiling + 1)
-        bounds, order = self._bounding.run(deadline, self._deadline, max_bound), self._order
+        bounds, order = self._bounding.run(max_bound), self._order
         if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
@@ -104,7 +104,7 @@ class BoundedPartitions(Choice):
     def _bounds_in_order(self) -> PartitionBounds | None:
         """Bounds over all partitions, for enumeration in order; None: none is feasible."""
         if self._bounds is None:
-            bounds = bounds_of(self._space, self._deadline)
+            bounds = bounds_of(self._space)
             _ = bounds.min_bound
             self._bounds = bounds
         if self._bounds.min_bound == FOREVER:
@@ -114,15 +114,11 @@ class BoundedPartitions(Choice):
         return self._bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
-        """Even partitions with small bounds, until the deadline; more even ones take longer."""
+        """Even partitions with small bounds, until one takes too long; evener ones take longer."""
         for share in SHARES:
-            bounds.extend(self._deadline.share(EVEN_SHARE))
-            try:
-                counts = bounds.most_even(share)
-            except TimeoutError:
+            counts, in_time = _most_even(bounds, share)
+            if not in_time:
                 return
-            finally:
-                bounds.extend(self._deadline)
             if counts is not None:
                 yield counts
 
@@ -138,18 +134,23 @@ class BoundedPartitions(Choice):
         return self._base.off_grid(time, self._space.per_unit) - 1
 
 
+def _most_even(bounds: PartitionBounds, share: float) -> tuple[Counts | None, bool]:
+    """An even partition, if there is one, and whether its time was enough."""
+    counts = None
+    with part(EVEN_SHARE) as scope:
+        counts = bounds.most_even(share)
+    return counts, not scope.ended
+
+
 class PartitionChoice(BoundedPartitions):
     """The partitions of a model's layers into the stages of a placement."""
 
     name = "partition"
     argument = Argument.PARTITIONS
 
-    def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        """Bounds raise TimeoutError after the deadline.
-
-        Raises NotApplicableError if partitions cannot be searched.
-        """
-        super().__init__(problem.pipeline, space_of(problem), deadline)
+    def __init__(self, problem: Problem) -> None:
+        """Raises NotApplicableError if partitions cannot be searched."""
+        super().__init__(problem.pipeline, space_of(problem))
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline with these numbers of layers per stage."""
@@ -223,16 +224,14 @@ class PartitionOrder:
         """Largest bound of the partitions enumerated so far."""
         self._highest = highest_bound(space)
         self._share = FIRST_EXTENSION
-        self._rest = bounds.in_order(self._reached)
+        self._rest: Iterator[tuple[int, Counts]] | None = None
+        """Enumeration up to that bound; None: not started, or ended by an exception."""
         self._next: tuple[int, Counts] | None = None
 
     def peek(
         self, known: Container[Counts], ceiling: int | None
     ) -> tuple[int, Counts] | Complete[Counts]:
-        """Next unknown partition and its bound; `Complete` if there is none up to the ceiling.
-
-        Raises TimeoutError after the deadline of the bounds, also in all later calls.
-        """
+        """Next unknown partition and its bound; `Complete` if there is none up to the ceiling."""
         ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
         while self._next is None or self._next[1] in known:
             self._next = self._following()
@@ -240,20 +239,15 @@ class PartitionOrder:
                 if self._reached >= ceiling:
                     return NONE_LEFT
                 reached = min(ceiling, self._reached + 1 + int(self._share * self._reached))
-                self._rest = self._bounds.in_order(reached)
-                self._reached, self._share = reached, 2 * self._share
+                self._rest, self._reached, self._share = None, reached, 2 * self._share
         return self._next if self._next[0] <= ceiling else NONE_LEFT
 
     def _following(self) -> tuple[int, Counts] | None:
-        """Next enumerated partition; after Ctrl-C or a timeout, later calls raise TimeoutError."""
-        rest, self._rest = self._rest, iter(_time_is_up, None)
+        """Next enumerated partition; one that an exception ended starts afresh."""
+        rest, self._rest = self._rest or self._bounds.in_order(self._reached), None
         following = next(rest, None)
         self._rest = rest
         return following
-
-
-def _time_is_up() -> tuple[int, Counts]:
-    raise TimeoutError
 
 
 def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:

@@ -25,7 +25,6 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
 from ppopt.solver.partitions.partition_choice import (
     BoundedPartitions,
@@ -73,11 +72,8 @@ class PartitionOptionChoice(BoundedPartitions):
     A key has the layers of every stage, then the number of the option of every stage.
     """
 
-    def __init__(self, problem: Problem, deadline: Deadline) -> None:
-        """Bounds raise TimeoutError after the deadline.
-
-        Raises NotApplicableError if partitions cannot be searched.
-        """
+    def __init__(self, problem: Problem) -> None:
+        """Raises NotApplicableError if partitions cannot be searched."""
         pipeline = problem.pipeline
         chosen = pipeline.searched_of_layers
         self.name = f"partition with {' and '.join(chosen)}"
@@ -88,7 +84,7 @@ class PartitionOptionChoice(BoundedPartitions):
             pipeline, model=self._stage_options.bare, recompute=None, offload=None,
             mem_limit=pipeline.limits,
         )  # fmt: skip
-        super().__init__(base, space_of(problem), deadline)
+        super().__init__(base, space_of(problem))
         self._stages = self._space.num_stages
         self._begun: set[Counts] = set()
         """Partitions whose options are in the heap."""

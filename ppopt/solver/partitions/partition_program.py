@@ -23,8 +23,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.device_runs import (
     Bools,
     DeviceRuns,
@@ -46,9 +46,9 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 Counts = tuple[int, ...]
 """Layers of every stage."""
 LOOK = 256
-"""Steps of the search for partitions in order between two checks of the deadline."""
+"""Steps of the search for partitions in order between two checkpoints."""
 MAX_GRID = 2**20
-"""Maximum number of positions of a device in a program: between two checks of the deadline all of
+"""Maximum number of positions of a device in a program: between two checkpoints all of
 them are visited once. So programs with two runs per device have at most 1023 layers."""
 MAX_STATES = 2**27
 """Maximum number of states of all devices in a program; these need 1 GiB."""
@@ -56,7 +56,7 @@ MAX_CHOICES = 2**22
 """Maximum number of runs of layers in a program: these need 128 MiB, and their bounds a few seconds
 per device."""
 TOGETHER = 2**15
-"""Choices whose bounds are computed between two checks of the deadline."""
+"""Choices whose bounds are computed between two checkpoints."""
 
 
 class PlacementPattern(Enum):
@@ -144,16 +144,10 @@ class PartitionProgram:
         space: PartitionSpace,
         pattern: PlacementPattern,
         ceiling: int,
-        deadline: Deadline,
         figure: BoundFunction = VALUE,
     ) -> None:
-        """Create a program for a bound function.
-
-        Queries raise TimeoutError after the deadline; after an extension they continue.
-        """
+        """Create a program for a bound function; a query resumes one that time has ended."""
         self.space, self.pattern, self.ceiling, self._figure = space, pattern, ceiling, figure
-        self.deadline = deadline
-        """Deadline of queries, which callers may replace."""
         self._num_positions = space.num_layers + 1
         self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._num_positions
         self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
@@ -209,7 +203,7 @@ class PartitionProgram:
                         heappush(heap, (key, 0, (runs,), stage, middle))
                 continue
             if next(pops) % LOOK == 0:
-                self.deadline.check()
+                checkpoint()
             key, depth, path, first, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
@@ -290,7 +284,7 @@ class PartitionProgram:
 
     def _positions_of(self, level: int) -> RunPositions:
         """Runs that a device may host, by the parts of all devices alone."""
-        self.deadline.check()
+        checkpoint()
         candidates = self._possible
         candidates = candidates.at(self._leaves_layers(level, candidates))
         return candidates.at(self._rest_fits(level, candidates))
@@ -298,13 +292,13 @@ class PartitionProgram:
     @cached_property
     def _possible(self) -> RunPositions:
         """Runs that any device may host, by the parts alone; sorted. Another query resumes."""
-        self.deadline.check()
+        checkpoint()
         for runs in self._remaining_runs:
             self._runs_so_far.append(self._fitting_positions(runs))
             self._num_runs += len(self._runs_so_far[-1].first)
             if self._num_runs > MAX_CHOICES:
                 raise ProgramTooLargeError
-            self.deadline.check()
+            checkpoint()
         return joined(self._runs_so_far)
 
     @cached_property
@@ -405,7 +399,7 @@ class PartitionProgram:
         self._unfinished[level, pace] = positions, bounds
         device = self.space.hosts[level]
         for low in range(len(bounds) * TOGETHER, positions.first.size, TOGETHER):
-            self.deadline.check()
+            checkpoint()
             hosted = self._hosted(level, positions.at(slice(low, low + TOGETHER)))
             bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
         del self._unfinished[level, pace]
@@ -467,15 +461,13 @@ class PartitionProgram:
             self._suffixes[stage] = [self._end()]
         levels = self._suffixes[stage]
         for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
-            self.deadline.check()
+            checkpoint()
             weight = choices.bound.with_tail(stage.tail)
             indices = np.flatnonzero(weight <= self.ceiling)
             candidates = choices.positions.at(indices)
             ends = self._ends(candidates)
             levels.append(
-                min_by_position(
-                    candidates, weight[indices], levels[-1], ends, np.maximum, self.deadline.check
-                )
+                min_by_position(candidates, weight[indices], levels[-1], ends, np.maximum)
             )
         return levels[-1 - level]
 
@@ -489,7 +481,7 @@ class PartitionProgram:
         lengths, roots = self._first_stages[stage], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
-                self.deadline.check()
+                checkpoint()
             steps = self._steps((), counted, middle)
             roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
         return roots
@@ -544,7 +536,7 @@ class PartitionProgram:
         """Per level, [first][second][middle]: minimum sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
-            self.deadline.check()
+            checkpoint()
             candidates = self._within(level, stage, ceiling)
             squares = self._squares(level, candidates)
             levels.append(
@@ -554,7 +546,6 @@ class PartitionProgram:
                     levels[-1],
                     self._ends(candidates),
                     np.add,
-                    self.deadline.check,
                 )
             )
         return levels[::-1]

@@ -19,7 +19,6 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 PERTURBATION = 4
@@ -35,13 +34,10 @@ class PlacementChoice(Choice):
     name = "placement"
     argument = Argument.PLACEMENTS
 
-    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
-        """Placements are enumerated until the deadline.
-
-        Raises NotApplicableError if they cannot be searched.
-        """
+    def __init__(self, problem: Problem) -> None:
+        """Raises NotApplicableError if placements cannot be searched."""
         self._problem = problem
-        self._space = PlacementSpace(problem, deadline)
+        self._space = PlacementSpace(problem)
 
     def pipeline(self, key: Key) -> Pipeline:
         """Pipeline with its stages on these devices."""

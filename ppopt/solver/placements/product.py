@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable, Container, Iterator
 from dataclasses import replace
 from itertools import islice
+from math import inf
 
+from ppopt.cancellation import seconds_left
 from ppopt.errors import NotApplicableError
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -18,7 +20,6 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key, Rest, Unlisted, min_rest
 from ppopt.solver.choices.product import ProductChoice
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements.space import Hosts, PlacementSpace
 
 MAX_PLACEMENTS = 120
@@ -35,12 +36,9 @@ class PlacementProduct(ProductChoice):
 
     argument = Argument.COMBINATIONS
 
-    def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
-        """`deadline` is that of the search.
-
-        Raises NotApplicableError if placements or the inner choice cannot be searched.
-        """
-        self._space = PlacementSpace(problem, deadline)
+    def __init__(self, problem: Problem, inner: Inner) -> None:
+        """Raises NotApplicableError if placements or the inner choice cannot be searched."""
+        self._space = PlacementSpace(problem)
         self._stages = self._space.num_stages
         listed = list(islice(self._space.representatives(), MAX_PLACEMENTS + 1))
         if len(listed) > MAX_PLACEMENTS:
@@ -51,10 +49,10 @@ class PlacementProduct(ProductChoice):
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in listed if hosts not in simple)]
-        setting_up = deadline.share(SET_UP)
+        reserve = max(0.0, (1 - SET_UP) * seconds_left())
         choices: dict[Hosts, Choice] = {}
         for hosts in order:
-            if choices and setting_up.over:
+            if choices and seconds_left() <= reserve < inf:
                 break
             choices[hosts] = inner(self._space.pipeline(hosts))
         super().__init__(choices)

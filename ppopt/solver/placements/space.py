@@ -22,6 +22,7 @@ from typing import Any
 
 import numpy as np
 
+from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact, partition, placement
 from ppopt.problem.arrays import Ints
@@ -33,7 +34,6 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.choices.spaces import PLACEMENTS
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
@@ -51,7 +51,7 @@ class PlacementSpace:
 
     name = "placement"
 
-    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
+    def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
         PLACEMENTS.check(problem)
@@ -60,7 +60,7 @@ class PlacementSpace:
                 f"placement: search takes at most {MAX_DEVICES} devices and {MAX_STAGES} stages; "
                 "name a placement"
             )
-        self._problem, self._deadline = problem, deadline
+        self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
@@ -159,7 +159,7 @@ class PlacementSpace:
 
     @cached_property
     def listed(self) -> Enumeration[Hosts]:
-        """All representatives; partial, and empty, if there are too many, or after the deadline.
+        """All representatives; partial, and empty, if there are too many for the time left.
 
         A representative stands for at most as many placements as there are exchanges of
         interchangeable devices. So the number of placements shows at once if there are too many.
@@ -171,7 +171,7 @@ class PlacementSpace:
         placements = []
         for hosts in self.representatives():
             placements.append(hosts)
-            if len(placements) > limit or self._deadline.over:
+            if len(placements) > limit or over():
                 return Partial()
         return Complete(placements)
 

@@ -16,6 +16,7 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.cost_table import ZERO
@@ -27,7 +28,6 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import check_layer_choices
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.recompute.stage_options import (
     StageFront,
     StageOption,
@@ -63,8 +63,8 @@ class RecomputeChoice(Choice):
     A key has the number of the option of every device, the fastest option first.
     """
 
-    def __init__(self, problem: Problem, deadline: Deadline = NO_DEADLINE) -> None:
-        """Options have only the bound over all options of their device after the deadline.
+    def __init__(self, problem: Problem) -> None:
+        """Once time is up, options have only the bound over all options of their device.
 
         Raises NotApplicableError if they cannot be searched.
         """
@@ -78,8 +78,8 @@ class RecomputeChoice(Choice):
                 "one, then the other with what is found"
             )
         check_layer_choices(problem)
-        self._problem, self._deadline = problem, deadline
-        self._choices = StageOptions(pipeline, deadline=deadline)
+        self._problem = problem
+        self._choices = StageOptions(pipeline, timed=True)
         self._base = replace(
             pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
             offload=None, mem_limit=pipeline.limits,
@@ -200,10 +200,9 @@ class RecomputeChoice(Choice):
     def _bound_of(self, device: int, options: Sequence[StageOption]) -> int | None:
         """Lower bound with these options of a device; None if one microbatch does not fit.
 
-        After the deadline, the bound that holds for all options.
+        Once time is up, the bound that holds for all options.
         """
-        ended = self._deadline.ended
-        return self._shortest_bounds[device] if ended else self._computed_bound(device, options)
+        return self._shortest_bounds[device] if over() else self._computed_bound(device, options)
 
     def _minima(self, device: int) -> list[StageOption]:
         """For every stage of a device, an option that needs no more than any of its options."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
+from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem.layer_options import sets_of_all
 from ppopt.problem.pipeline import Model, Pipeline
@@ -19,7 +20,6 @@ from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.solver.choices.spaces import OF_LAYERS
-from ppopt.solver.deadline import Deadline
 
 MAX_SETS = 64
 """Maximum number of sets that are searched."""
@@ -30,13 +30,13 @@ Inner = Callable[[Problem], Choice]
 class SetChoice(ProductChoice):
     """Every set of modules, and none and full recompute, each with the choice of its pipeline."""
 
-    def __init__(self, problem: Problem, inner: Inner, deadline: Deadline) -> None:
+    def __init__(self, problem: Problem, inner: Inner) -> None:
         """Raises NotApplicableError if there are too many sets, or if time is up before all."""
         OF_LAYERS["recompute"].check(problem)
         self._models = _models(problem.pipeline)
         choices: dict[Key, Choice] = {}
         for index, model in enumerate(self._models):
-            if deadline.over:
+            if over():
                 raise NotApplicableError(
                     f"recompute: {index} of {len(self._models)} sets of modules were set up in "
                     "time; raise --time-limit, or give --recompute-modules"

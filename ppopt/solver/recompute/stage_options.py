@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import over
 from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.cost_table import ZERO
@@ -34,7 +35,6 @@ from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, opt
 from ppopt.problem.modules import Chosen
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.recompute.option_front import LARGEST_TICKS, OptionFront, Run
 
 MAX_CACHED = 4096
@@ -102,21 +102,19 @@ class StageFront(NamedTuple):
 class StageOptions:
     """Options of all stages that partitions of a model may have."""
 
-    def __init__(
-        self, pipeline: Pipeline, *, full: bool = False, deadline: Deadline = NO_DEADLINE
-    ) -> None:
+    def __init__(self, pipeline: Pipeline, *, full: bool = False, timed: bool = False) -> None:
         """Search what is open of recompute and offload; the other one is as stated by the layers.
 
         Without a memory limit, layers that need not recompute or offload do neither. `full`: full
         recompute is always included. It may be dominated, but an order that depends on times may
-        need less memory with it.
+        need less memory with it. `timed`: when time is up, options are not enumerated.
         """
         fields = pipeline.searched_of_layers
         self.bare: Model = pipeline.model.without_choices(fields)
         """Model without the recompute or offload that is searched."""
         self._limited, self._full = pipeline.limits is not None, full and "recompute" in fields
         self._searched = {field: field in fields for field in ("recompute", "offload")}
-        self._deadline = deadline
+        self._timed = timed
         self.front = lru_cache(maxsize=MAX_CACHED)(self._front)
         """Options of the stage of the layers `low` to `high` - 1."""
         self.complete = True
@@ -128,7 +126,7 @@ class StageOptions:
 
     def _front(self, low: int, high: int) -> StageFront:
         layers, unit = self.bare.costed[low:high], self.bare.recompute_unit
-        options = stage_options(layers, unit, **self._searched, deadline=self._deadline)
+        options = stage_options(layers, unit, **self._searched, timed=self._timed)
         if options is None:
             front = greedy_options(layers, unit, **self._searched)
             self.complete &= not self._limited
@@ -237,7 +235,7 @@ def stage_options(
     *,
     recompute: bool = True,
     offload: bool = False,
-    deadline: Deadline = NO_DEADLINE,
+    timed: bool = False,
 ) -> list[StageOption] | None:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
 
@@ -245,7 +243,7 @@ def stage_options(
     layers: times and memory add up, and the peak grows with the retained activations of the layers
     before.
 
-    None if there are too many to enumerate, or if the deadline or Ctrl-C ends the enumeration.
+    None if there are too many to enumerate; `timed`: or if time is up.
     """
     searched = {"recompute": recompute, "offload": offload}
     own_options = {id(layer): _of_layer(layer, unit, **searched) for layer in distinct(layers)}
@@ -264,7 +262,7 @@ def stage_options(
     for (activation, own), equal in groupby(enumerate(layers), lambda item: costs_of[id(item[1])]):
         ticks = np.array([[int(amount * per_unit) for amount in option.costs] for option in own])
         run = Run.of(ticks, int(activation * per_unit), len([*equal]), at_once=at_once)
-        extended = None if run is None or deadline.ended else front.followed_by(run.costs)
+        extended = None if run is None or (timed and over()) else front.followed_by(run.costs)
         if run is None or extended is None:
             return None
         front = extended

@@ -9,7 +9,7 @@ import threading
 from contextlib import suppress
 from multiprocessing.connection import Connection
 
-from ppopt.solver import interrupts
+from ppopt import interrupts
 
 OUT_OF_MEMORY = 77
 """Exit code of a process without memory, as under `ulimit -v`."""

@@ -7,14 +7,13 @@ from fractions import Fraction
 
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.enumeration import Key, Unlisted
-from ppopt.solver.deadline import NO_DEADLINE
 
 
 def listed(
     choice: Choice, known: dict[Key, Fraction], ceiling: Fraction | None = None
 ) -> Iterator[Unlisted]:
     """List configurations below a ceiling; last, if there is one, the bound of all others."""
-    choice.bound(NO_DEADLINE)
+    choice.bound()
     while isinstance(following := choice.rest(known, ceiling), Unlisted):
         yield following
         if following.key is None:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     bounds_of,
@@ -41,11 +40,10 @@ class OverPartitions(NamedTuple):
     """Partitions worth trying, none twice: the most even ones of low bounds."""
 
 
-def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverPartitions:
+def over_partitions(problem: Problem) -> OverPartitions:
     """Bound all partitions of a configuration, whatever partition its pipeline has.
 
-    Raises InputError where partitions cannot be searched, and TimeoutError after
-    the deadline.
+    Raises InputError where partitions cannot be searched.
     """
     space = space_of(problem)
     chosen = space.options is not None
@@ -53,7 +51,7 @@ def over_partitions(problem: Problem, deadline: Deadline = NO_DEADLINE) -> OverP
     certificate = Certificate(argument)
     if space.limits is not None and memory_of_all(space) > sum(space.limits):
         return OverPartitions(None, certificate, ())
-    bounds = bounds_of(space, deadline)
+    bounds = bounds_of(space)
     if bounds.min_bound == FOREVER:
         return OverPartitions(None, certificate, ())
     even = dict.fromkeys(filter(None, map(bounds.most_even, SHARES)))

@@ -68,9 +68,8 @@ def test_bounds_look_at_the_clock_after_little_work(
     """Whatever the number of layers; after the deadline the quick bound is left."""
     own = space(layers, placement, mem_limit=limit)
     clock = WorkBetweenReadings(monkeypatch, LOOKS)
-    with counted(clock, monkeypatch):
-        turn = Deadline.after(1.0)
-        bounds = ResumableBounding(own).run(turn, turn, int(1.5 * quick_bound(own)))
+    with counted(clock, monkeypatch), Deadline.after(1.0).scope():
+        bounds = ResumableBounding(own).run(int(1.5 * quick_bound(own)))
         bound = bounds.min_bound
     assert bound >= quick_bound(own)
     assert clock.max_work <= 2 * MAX_GRID

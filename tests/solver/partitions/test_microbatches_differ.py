@@ -18,7 +18,6 @@ from ppopt import Objective, Status
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.problem import Problem
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import every_partition, partition_bounds
@@ -161,9 +160,9 @@ def test_a_bound_counts_the_work_of_all_microbatches() -> None:
             devices=devices, batches=3, partition=SEARCH, microbatch_times=times
         )
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind(kind))
-        choice = choice_of(problem, Deadline.after(60))
+        choice = choice_of(problem)
         assert choice is not None
-        choice.bound(Deadline.after(60))
+        choice.bound()
         assert choice.lower_bound == bound * pipeline.grid
 
 
@@ -213,7 +212,7 @@ def test_the_given_order_is_searched_first() -> None:
             devices=2, batches=4, partition=partition, microbatch_times=(1, 4, 1, 2), order="search"
         )
         problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-        choice = choice_of(problem, Deadline.after(60))
+        choice = choice_of(problem)
         assert isinstance(choice, OrderChoice)
         assert choice.pipeline(next(iter(choice.first()))).order == (0, 1, 2, 3)
 

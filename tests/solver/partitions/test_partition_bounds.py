@@ -12,13 +12,13 @@ from typing import Any
 import numpy as np
 import pytest
 
+from ppopt import cancellation
+from ppopt.cancellation import scope
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
-from ppopt.solver import deadline as deadlines
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.choices.enumeration import Complete
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.partitions import layer_run_bounds, partition_bounds, partition_program
 from ppopt.solver.partitions.partition_bounds import (
     CompleteBounds,
@@ -81,7 +81,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(
     for ceiling in (
         (minimum - 1, minimum, minimum + 5, 4 * minimum) if minimum < FOREVER else (10**6,)
     ):
-        bounds = ResumableBounding(space).run(NO_DEADLINE, NO_DEADLINE, ceiling)
+        bounds = ResumableBounding(space).run(ceiling)
         assert bounds.min_bound <= minimum
         if isinstance(bounds, CompleteBounds):
             assert bounds.min_bound == minimum
@@ -242,7 +242,7 @@ def test_a_bound_closes_equal_layers_by_hand() -> None:
 
 def clock_at(monkeypatch: pytest.MonkeyPatch, tick: Callable[[], float]) -> None:
     """Plant a clock for the bounds of partitions."""
-    monkeypatch.setattr(deadlines, "time", SimpleNamespace(monotonic=tick))
+    monkeypatch.setattr(cancellation, "time", SimpleNamespace(monotonic=tick))
 
 
 @pytest.mark.parametrize("seed", first(4, range(12)))
@@ -251,7 +251,8 @@ def test_after_the_moment_the_quick_bound_alone_is_left(
 ) -> None:
     space = draw_space(Random(4000 + seed))
     clock_at(monkeypatch, lambda: 10.0)
-    bounds = ResumableBounding(space).run(Deadline(0.0, 5.0), Deadline(0.0, 8.0))
+    with scope(5.0):
+        bounds = ResumableBounding(space).run()
     assert not isinstance(bounds, CompleteBounds)
     assert bounds.min_bound == quick_bound(space)
     assert bounds.most_even(0.05) is None
@@ -275,7 +276,8 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     clock_at(monkeypatch, lambda: float(next(ticks)))
     turns, ceiling = ResumableBounding(space), min(listed[0][0] + 5, FOREVER - 1)
     for _ in range(1000):
-        bounds = turns.run(Deadline(0.0, next(ticks) + 8.0), NO_DEADLINE, ceiling)
+        with scope(next(ticks) + 8.0):
+            bounds = turns.run(ceiling)
         assert bounds.min_bound <= listed[0][0]
         if isinstance(bounds, CompleteBounds) or bounds.min_bound > ceiling:
             break
@@ -294,8 +296,9 @@ def test_whenever_a_turn_ends_the_next_one_finds_the_least_bound(
     clock_at(monkeypatch, lambda: float(next(ticks)))
     for moment in (*range(1, 12), *range(12, 60, 8)):
         ticks, turns = count(1), ResumableBounding(space)
-        turns.run(Deadline(0.0, float(moment)), NO_DEADLINE)
-        bounds = turns.run(NO_DEADLINE, NO_DEADLINE)
+        with scope(float(moment)):
+            turns.run()
+        bounds = turns.run()
         assert isinstance(bounds, CompleteBounds) and bounds.min_bound == minimum
 
 
@@ -308,16 +311,18 @@ def test_partitions_in_order_stop_at_the_deadline(
     if pattern_of(space) is None or bounds.min_bound == FOREVER:
         return
     order = PartitionOrder(space, bounds)
-    bounds.extend(Deadline(0.0, 5.0))
     monkeypatch.setattr(partition_program, "LOOK", 1)
     clock_at(monkeypatch, lambda: 10.0)
     for _ in range(2):
-        with pytest.raises(TimeoutError):
+        with scope(5.0) as entered:
             order.peek((), bounds.min_bound)
+        assert entered.ended
+    following = order.peek((), bounds.min_bound)
+    assert not isinstance(following, Complete) and following[0] == bounds.min_bound
 
 
 @pytest.mark.parametrize("seed", first(4, range(12)))
-def test_an_order_has_the_deadline_of_its_bounds_after_a_larger_program_was_made(
+def test_an_order_continues_after_a_larger_program_was_made(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     space = draw_space(Random(5000 + seed))
@@ -326,11 +331,7 @@ def test_an_order_has_the_deadline_of_its_bounds_after_a_larger_program_was_made
         return
     monkeypatch.setattr(partition_program, "LOOK", 1)
     order, known = PartitionOrder(space, bounds), set[tuple[int, ...]]()
-    clock_at(monkeypatch, lambda: 1.0)
-    bounds.extend(Deadline(0.0, 5.0))
     bounds.most_even(1.0)
-    clock_at(monkeypatch, lambda: 10.0)
-    bounds.extend(NO_DEADLINE)
     while not isinstance(following := order.peek(known, None), Complete):
         known.add(following[1])
     assert known == {counts for bound, counts in by_enumeration(space) if bound < FOREVER}
@@ -355,9 +356,8 @@ def test_partitions_without_a_program_are_bounded_until_the_deadline(
     monkeypatch.setattr(partition_bounds, "_bounds_of_equal_first", watched)
     ticks = count(1)
     clock_at(monkeypatch, lambda: float(next(ticks)))
-    bounds = bounds_of(space, Deadline(0.0, 3.5))
-    with pytest.raises(TimeoutError):
+    bounds = bounds_of(space)
+    with scope(3.5):
         _ = bounds.min_bound
     assert bounded == [1, 1, 1]
-    bounds.extend(NO_DEADLINE)
     assert bounds.min_bound == by_enumeration(space)[0][0]

@@ -15,7 +15,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.partitions import partition_option_choice
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from tests.clock import SHORT, work_clock
@@ -55,9 +54,7 @@ def test_the_first_candidate_of_a_v_recomputes_what_v_half_needs() -> None:
         stages=8, batches=8, placement="v", mem_limit="21.9", partition="search",
         recompute="search", model=[first, LAYER | {"count": 31}],
     )  # fmt: skip
-    candidates = PartitionOptionChoice(
-        Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), NO_DEADLINE
-    )
+    candidates = PartitionOptionChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
     chosen = candidates.pipeline(next(iter(candidates.first())))
     assert chosen.counts == (2,) * 16 and sum(chosen.recomputed) == 1
     assert ppopt.evaluate(chosen, "v-half").fits_limits
@@ -110,7 +107,7 @@ def test_a_schedule_whose_choice_is_not_looked_at_is_no_start(
         stages=1, batches=4, model=[LAYER], partition="search", recompute="search", mem_limit=30
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    candidates = PartitionOptionChoice(problem, NO_DEADLINE)
+    candidates = PartitionOptionChoice(problem)
     keys = []
     for recomputed in range(11):
         layers = [LAYER | {"count": 1, "recompute": index < recomputed} for index in range(10)]
@@ -137,11 +134,11 @@ def test_options_that_are_left_out_as_a_bound_is_asked_for_are_not_below_it(
     )  # fmt: skip
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     every: dict[Key, Fraction] = {}
-    for following in listed(PartitionOptionChoice(problem, NO_DEADLINE), every):
+    for following in listed(PartitionOptionChoice(problem), every):
         assert following.key is not None
     monkeypatch.setattr(partition_option_choice, "MAX_DEVICE_OPTIONS", 4)
     monkeypatch.setattr(partition_option_choice, "MAX_STARTED", 1)
     known: dict[Key, Fraction] = {}
-    for following in listed(PartitionOptionChoice(problem, NO_DEADLINE), known):
+    for following in listed(PartitionOptionChoice(problem), known):
         missed = [bound for key, bound in every.items() if key not in known]
         assert following.bound <= min(missed)

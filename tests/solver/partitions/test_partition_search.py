@@ -20,7 +20,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
@@ -265,7 +264,7 @@ def test_ctrl_c_hides_no_partition(file: str, step: int, recompute: str | None) 
 
 
 def chosen(problem: Problem) -> Choice:
-    choice = choice_of(problem, Deadline.after(600))
+    choice = choice_of(problem)
     assert choice is not None
     return choice
 

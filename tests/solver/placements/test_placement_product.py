@@ -116,7 +116,7 @@ def test_every_placement_is_scheduled_with_a_choice_of_its_own() -> None:
         model=[{"forward": 1, "activation": 1, "count": 4}],
     )  # fmt: skip
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    candidates = choice_of(problem, Deadline.after(60))
+    candidates = choice_of(problem)
     keys = list(candidates.first())
     wanted = set(placements(2, 4))
     assert {candidates.pipeline(key).hosts[0] for key in keys[: len(wanted)]} == wanted
@@ -153,6 +153,7 @@ def test_without_time_for_all_placements_some_are_set_up(field: str) -> None:
         stages=2, batches=2, model=model, mem_limit=9, placement="search", **{field: "search"}
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    candidates = choice_of(problem, Deadline.after(0))
+    with Deadline.after(0).scope():
+        candidates = choice_of(problem)
     assert candidates is not None
     assert candidates.lower_bound <= pipeline.grid * least_value(pipeline, fused=False)

@@ -305,7 +305,8 @@ def test_placements_are_enumerated_until_the_deadline(
     pipeline = Pipeline(stages=7, batches=2, device_speed=list(range(1, 8)))
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     clock = stepping_clock(monkeypatch, 1.0, readings)
-    assert PlacementSpace(problem, Deadline.after(1.0)).listed == Partial()
+    with Deadline.after(1.0).scope():
+        assert PlacementSpace(problem).listed == Partial()
     assert clock.readings <= readings + 1
     result = solve(pipeline, placement="search", workers=1, time_limit=1)
     assert result.schedule is not None and verify(result.schedule) == []

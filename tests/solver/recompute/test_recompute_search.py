@@ -180,7 +180,8 @@ def test_options_are_bounded_until_the_deadline(
 
     monkeypatch.setattr(recompute_choice, "one_device_bound", counted)
     stepping_clock(monkeypatch, 1.0, readings)
-    cut = RecomputeChoice(problem, Deadline.after(1.0))
+    with Deadline.after(1.0).scope():
+        cut = RecomputeChoice(problem)
     assert len(bounded) < readings + len(cut.devices)
     assert cut.lower_bound <= full.lower_bound
     for device, options in enumerate(cut.devices):

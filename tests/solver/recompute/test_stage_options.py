@@ -7,12 +7,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from ppopt import Objective, Pipeline
+from ppopt import Objective, Pipeline, interrupts
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer import Layer
 from ppopt.problem.problem import Problem
-from ppopt.solver import interrupts
 from ppopt.solver.choices.enumeration import Partial
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.recompute import option_front, recompute_choice
@@ -72,9 +71,9 @@ def test_the_work_of_an_enumeration_is_bounded(
 
 def test_ctrl_c_ends_an_enumeration() -> None:
     with interrupts.recorded() as pressed:
-        assert stage_options(unequal_layers(8), deadline=Deadline.after(600)) is not None
+        assert stage_options(unequal_layers(8), timed=True) is not None
         pressed.append(2)
-        assert stage_options(unequal_layers(8), deadline=Deadline.after(600)) is None
+        assert stage_options(unequal_layers(8), timed=True) is None
         pressed.clear()
 
 
@@ -155,8 +154,8 @@ def test_after_the_deadline_one_bound_per_device_is_computed(
     pipeline = Pipeline(
         stages=4, batches=4, model=unequal_layers(64), recompute="search", mem_limit=9999
     )
-    deadline = Deadline.after(1)
-    choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), deadline)
+    with Deadline.after(1).scope():
+        choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
     assert bounded == [0, 1, 2, 3]
     assert choice.lower_bound > 0
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from types import FrameType
 
 TERMINATIONS = [
@@ -85,27 +85,6 @@ def heard() -> Iterator[None]:
         yield
     finally:
         note.raises = before and not note.pressed
-
-
-class Interruptible:
-    """Work in parts that Ctrl-C or the time limit ends; results so far remain."""
-
-    _interrupted = False
-    """Whether Ctrl-C ended a part of the work."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended a part of the work, or was recorded."""
-        return self._interrupted or pressed()
-
-    @contextmanager
-    def until_interrupted(self) -> Iterator[None]:
-        """Run a part of the work until a KeyboardInterrupt or TimeoutError ends it."""
-        try:
-            with suppress(TimeoutError):
-                yield
-        except KeyboardInterrupt:
-            self._interrupted = True
 
 
 @contextmanager
