@@ -30,6 +30,7 @@ from ppopt.report.frontier_report import describe_frontier, describe_point_choic
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links
+from ppopt.report.module_table import module_table
 from ppopt.report.objects import comparison_object, frontier_object, verification_object
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
 from ppopt.report.plan_objects import plan_object, report_plan
@@ -87,6 +88,8 @@ def show_result(
             yield from ("", details_table(report))
         if schedule is None:
             return
+        if details and (modules := module_table(schedule.pipeline)) is not None:
+            yield from ("", modules)
         if details:
             yield from ("", table.idle_title(report), table.idle_table(report))
             yield describe_causes(report.idle or {})
@@ -266,6 +269,8 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
         yield summary_table(report)
         if details:
             yield from ("", details_table(report))
+        if details and plan.schedule and (own := module_table(plan.schedule.pipeline)) is not None:
+            yield from ("", own)
         yield from ("", plan_table(plan, exact=details))
         written = [target.path for target in settings.output] if code == 0 else []
         yield from filter(None, describe_plan(plan, written))

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from typing import Any
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.explanation import Item, explain
 from ppopt.derivation.gpus import Basis, Gpu, gpus
 from ppopt.report.columns import Column, Grid, left
+from ppopt.report.module_table import ModuleFigures, figure_columns
 from ppopt.report.numbers import number
 
 GPU_LEGEND = (
@@ -52,8 +54,11 @@ def gpu_table() -> Grid[Gpu]:
     return Grid(GPU_COLUMNS, gpus().values())
 
 
-def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Item]]]:
-    """A line and a table for every layer, equal layers once; `share` is that of F and BW."""
+def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Any]]]:
+    """A line and a table for every layer, equal layers once; `share` is that of F and BW.
+
+    A second one has its modules, if it has any.
+    """
 
     def figure(head: str, read: Callable[[Item], float]) -> Column[Item]:
         return Column(head, lambda item: _figure(read(item)))
@@ -78,6 +83,15 @@ def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Item]]]:
             share = exposed / (layer.forward + layer.backward)
             title += f"; communication {100 * share:.1f} %"
         yield title, Grid(columns, [item for item in items if item.layer == layer.name])
+        if layer.modules:
+            figures = [
+                ModuleFigures(
+                    own.name, own.inside, own.time, own.memory,
+                    own.offload_time or None, own.offload_memory,
+                )
+                for own in layer.modules
+            ]  # fmt: skip
+            yield f"modules of {layer.name}", Grid(figure_columns("ms", "MiB"), figures)
 
 
 def _figure(value: float) -> str:

@@ -22,6 +22,7 @@ from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import Column, Html, figure_columns, html_table, left
 from ppopt.report.entries import PageSchedule, TimeUse
 from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name
+from ppopt.report.module_table import module_table
 from ppopt.report.numbers import NONE, headed, measured, number, percent
 from ppopt.report.placement_text import placement_of
 from ppopt.report.schedule_report import ScheduleReport
@@ -208,7 +209,7 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)
     return (
         "<details><summary>Pipeline, memory per device, provenance</summary>"
-        f"{text}{_stages(pipeline)}</details>"
+        f"{text}{_stages(pipeline)}{_modules(pipeline)}</details>"
     )
 
 
@@ -256,6 +257,11 @@ def _stages(pipeline: Pipeline) -> str:
         *(cost_column(cost) for cost in STAGE_COSTS if cost.head and costs.has_effect(cost)),
     ]
     return html_table(columns, range(pipeline.num_stages))
+
+
+def _modules(pipeline: Pipeline) -> str:
+    table = module_table(pipeline)
+    return "" if table is None else html_table(table.columns, table.rows)
 
 
 def paragraphs(lines: Iterable[str]) -> str:
