@@ -17,14 +17,12 @@ microbatches.
 from __future__ import annotations
 
 import heapq
-import time
-from collections.abc import Callable, Iterable
-from itertools import count
-from math import inf
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import Instance
 from ppopt.schedule.orders import Orders
@@ -34,27 +32,21 @@ NEVER = 2**62
 NOT_STARTED = -1
 """Start of a resource that has run nothing."""
 LOOK = 4096
-"""Number of events between two readings of the clock."""
+"""Number of events between two checkpoints."""
 Event = tuple[int, int]
 """An instant in ticks, and the resource of the event."""
-Pop = Callable[[list[Event]], Event]
-"""Removes the next event from a heap."""
 Choice = Callable[[int, int], int | None]
 """Function from a resource and the present time to the class that starts now, or None."""
 
 
-def pop_until(end: float) -> Pop:
-    """A pop that raises TimeoutError once an instant of `time.monotonic` has passed."""
-    if end == inf:
-        return heapq.heappop
-    pops = count()
-
-    def pop(events: list[Event]) -> Event:
-        if next(pops) % LOOK == 0 and time.monotonic() > end:
-            raise TimeoutError
-        return heapq.heappop(events)
-
-    return pop
+def drained(events: list[Event]) -> Iterator[Event]:
+    """Remove the next event of a heap until none remains, with checkpoints."""
+    while events:
+        checkpoint()
+        for _ in range(LOOK):
+            if not events:
+                return
+            yield heapq.heappop(events)
 
 
 class _Inputs(NamedTuple):
@@ -161,16 +153,12 @@ class EventSimulation:
                 heapq.heappush(events, (time, follower))
         return end
 
-    def run(self, choose: Choice, events: Iterable[Event], pop: Pop = heapq.heappop) -> None:
-        """Ask `choose` at every event (time, resource), from the given first ones on.
-
-        `pop` may raise to end the run (`pop_until`).
-        """
+    def run(self, choose: Choice, events: Iterable[Event]) -> None:
+        """Ask `choose` at every event (time, resource), from the given first ones on."""
         queue = self._events = list(events)
         heapq.heapify(queue)
         free = self.free
-        while queue:
-            now, resource = pop(queue)
+        for now, resource in drained(queue):
             if free[resource] <= now:
                 class_id = choose(resource, now)
                 if class_id is not None:

@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from math import inf
 from typing import NamedTuple
 
 import numpy as np
@@ -27,7 +26,7 @@ from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.generation import NEVER, EventSimulation, Pop, pop_until
+from ppopt.schedule.generation import NEVER, EventSimulation, drained
 from ppopt.schedule.orders import Orders
 
 
@@ -123,18 +122,11 @@ class ListScheduler:
             for hosted in self.instance.hosted
         )
 
-    def build(self, rule: PriorityRule, end: float = inf) -> ListSchedule | None:
-        """Schedule by a rule within the limits; None if the rule gets stuck or takes too long.
-
-        `end` is an instant of `time.monotonic`.
-        """
-        pop = pop_until(end)
-        try:
-            if self.plain:
-                return _schedule_plain(self, rule, pop)
-            return _RuleSimulation(self, rule).result(pop)
-        except TimeoutError:
-            return None
+    def build(self, rule: PriorityRule) -> ListSchedule | None:
+        """Schedule by a rule within the limits; None if the rule gets stuck."""
+        if self.plain:
+            return _schedule_plain(self, rule)
+        return _RuleSimulation(self, rule).result()
 
     @cached_property
     def plain(self) -> bool:
@@ -245,10 +237,10 @@ class _RuleSimulation:
         headrooms = [instance.headroom(device) for device in devices]
         self.headroom = [NEVER if headroom is None else headroom for headroom in headrooms]
 
-    def result(self, pop: Pop = heapq.heappop) -> ListSchedule | None:
+    def result(self) -> ListSchedule | None:
         """Run to the end; None if the rule got stuck."""
         run = self.run
-        run.run(self._choose, [(0, device) for device in range(len(self.hosted))], pop)
+        run.run(self._choose, [(0, device) for device in range(len(self.hosted))])
         if not run.complete:
             return None
         return ListSchedule(run.makespan, run.span, tuple(order.tolist() for order in run.orders()))
@@ -387,7 +379,7 @@ class _DeviceParams(NamedTuple):
 
 
 def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
-    scheduler: ListScheduler, rule: PriorityRule, pop: Pop
+    scheduler: ListScheduler, rule: PriorityRule
 ) -> ListSchedule | None:
     """List scheduling of a plain pipeline: `_RuleSimulation` without all else.
 
@@ -419,8 +411,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     orders: tuple[list[int], ...] = tuple([] for _ in devices)
     events = [(0, device) for device in range(size)]
     push = heapq.heappush
-    while events:
-        now, d = pop(events)
+    for now, d in drained(events):
         if busy[d] > now:
             continue
         params = devices[d]

@@ -109,10 +109,11 @@ def apply_warm_start(
     ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
-            _submit(incumbent, view or incumbent, hint, budget.deadline.end)
+            with budget.deadline.scope():
+                _submit(incumbent, view or incumbent, hint)
 
 
-def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, end: float) -> None:
+def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint) -> None:
     """Submit a hint at its own and at its earliest starts, repaired if over the limits."""
     pipeline, objective = incumbent.problem.pipeline, incumbent.problem.objective
     schedule = hint.schedule
@@ -123,7 +124,7 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint, end: float) -> No
         view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            view.submit_orders(repaired_orders(schedule, restriction, end))
+            view.submit_orders(repaired_orders(schedule, restriction))
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

@@ -1,12 +1,12 @@
 """List scheduling and local search: what they build is valid, within limits, and repeats itself."""
 
 import time
-from math import inf
 from random import Random
 
 import pytest
 
 from ppopt import Objective, Pipeline, verify
+from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
 from ppopt.schedule import timing
@@ -109,11 +109,12 @@ def test_what_is_built_is_valid_and_no_slower_than_simulated(fixed: dict) -> Non
 
 
 @pytest.mark.parametrize("chunks", [1, 2])
-def test_building_ends_at_a_deadline(chunks: int) -> None:
+def test_building_ends_with_its_scope(chunks: int) -> None:
     scheduler = ListScheduler(split(Pipeline(stages=4, batches=6, chunks=chunks, placement="v")))
     rule = next(iter(priority_rules(scheduler.instance)))
-    assert scheduler.build(rule, time.monotonic() - 1) is None
-    assert scheduler.build(rule, inf) == scheduler.build(rule) is not None
+    with scope(time.monotonic() - 1) as entered:
+        scheduler.build(rule)
+    assert entered.ended
 
 
 def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:

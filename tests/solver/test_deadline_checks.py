@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from math import inf
-from random import Random
 from typing import Any
 
 import pytest
@@ -12,15 +10,13 @@ import ppopt
 from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.schedule.list_scheduling import ListScheduler, one_at_a_time
+from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming import states
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
-from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.operation_network import PLACED, OperationNetwork
-from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.studies.evaluate import objective_value
@@ -45,13 +41,15 @@ def test_a_pass_over_operations_ends_at_the_deadline(
     assert PLACED < network.size < 2 * PLACED
     start = network.starts(schedule(pipeline, orders, Objective.MAKESPAN))
     stepping_clock(monkeypatch, 1.0, readings)
-    with pytest.raises(TimeoutError):
-        network.double_justified(start, deadline=Deadline.after(1.0))
+    with Deadline.after(1.0).scope() as scope:
+        network.double_justified(start)
+    assert scope.ended
     monkeypatch.undo()
     clock = stepping_clock(monkeypatch, 1.0, 100)
     deadline = Deadline.after(1.0)
     before = clock.readings
-    justified = network.double_justified(start, deadline=deadline)
+    with deadline.scope():
+        justified = network.double_justified(start)
     assert clock.readings == before + 4
     assert justified == network.double_justified(start)
 
@@ -79,29 +77,6 @@ def test_a_layer_that_is_not_ended_in_time_is_computed_later(
             program.advance()
     assert cut > 0
     assert program.lower_bound == ended(problem, tuple(every), 100).lower_bound
-
-
-def test_annealing_builds_no_schedule_after_the_deadline(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its rules are then those it had."""
-    problem = split(Pipeline(stages=8, batches=64, p2p=1, mem_limit=8))
-    scheduler = ListScheduler(problem.instance)
-    rule = next(priority_rules(problem.instance))
-    first = scheduler.build(rule)
-    assert first is not None
-    clock = stepping_clock(monkeypatch, 1.0, 10)
-    value, best = anneal(
-        scheduler,
-        rule,
-        first.makespan,
-        Objective.MAKESPAN,
-        steps=20,
-        rng=Random(5),
-        report=lambda built: pytest.fail(f"{built} was built after the deadline"),
-        stop=lambda: False,
-        until=-inf,
-    )
-    assert (value, best) == (first.makespan, rule)
-    assert clock.readings >= 20
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,6 @@ search has a number of evaluations, not a time, so that it is deterministic.
 from __future__ import annotations
 
 from collections.abc import Callable
-from math import inf
 from random import Random
 from typing import Any
 
@@ -51,9 +50,8 @@ class RuleAnnealing(Method):
                 report=lambda built: pool.submit_built(built, incumbent),
                 stop=lambda: self._pays(budget),
                 params=self._params,
-                until=budget.deadline.end,
             )
-            built = pool.scheduler.build(pool.rules[index][1], budget.deadline.end)
+            built = pool.scheduler.build(pool.rules[index][1])
             if built is not None and not pool.out_of_time(budget):
                 pool.add(*pool.justify_orders(built.arrays(), incumbent, budget))
         pool.rules.sort()
@@ -77,12 +75,10 @@ def anneal(
     report: Callable[[ListSchedule], None],
     stop: Callable[[], bool],
     params: AnnealingParams = AnnealingParams(),
-    until: float = inf,
 ) -> tuple[int, PriorityRule]:
     """Search from a rule with this value in ticks; return the best value and its rule.
 
-    `report` is called with every new best schedule. The search ends at `until`, an instant of
-    `time.monotonic`.
+    `report` is called with every new best schedule.
     """
     best, best_value = start, value
     current, current_value = start, value
@@ -90,7 +86,7 @@ def anneal(
         if stop():
             break
         rule = _neighbour(current, scheduler, rng, params)
-        built = scheduler.build(rule, until)
+        built = scheduler.build(rule)
         if built is None:
             continue
         reached = built.value(objective)

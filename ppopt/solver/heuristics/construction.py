@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from ppopt.cancellation import seconds_left
+from ppopt.cancellation import scope, seconds_left, shield
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
@@ -77,7 +77,8 @@ class ListScheduling(Method):
         if rule is None or seconds_left < self._seconds:
             return Outcome(exhausted=True)
         began = time.monotonic()
-        self._pool.build(rule, incumbent, began + seconds_left)
+        with shield() if seconds_left == inf else scope(began + seconds_left):
+            self._pool.build(rule, incumbent)
         self._seconds = time.monotonic() - began
         return Outcome()
 
@@ -99,7 +100,7 @@ class Baselines(Method):
         self._pool = pool
         self._initial: Iterator[OrderedSchedule | None] | None = None
 
-    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
+    def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:  # noqa: ARG002
         """Submit the schedule of the next strategy, repaired if it is over the limits."""
         if self._initial is None:
             self._initial = _baseline_schedules(self._pool.problem)
@@ -108,15 +109,13 @@ class Baselines(Method):
         except StopIteration:
             return Outcome(exhausted=True)
         if initial is not None:
-            self._submit(*initial, incumbent, budget)
+            self._submit(*initial, incumbent)
         return Outcome()
 
-    def _submit(
-        self, orders: Orders, schedule: Schedule, incumbent: Incumbent, budget: Budget
-    ) -> None:
+    def _submit(self, orders: Orders, schedule: Schedule, incumbent: Incumbent) -> None:
         problem = self._pool.problem
         if not schedule.fits_limits:
-            repaired = repair(schedule, problem.instance, budget.deadline.end)
+            repaired = repair(schedule, problem.instance)
             if repaired is None:
                 return
             orders = repaired

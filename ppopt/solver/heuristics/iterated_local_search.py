@@ -18,7 +18,6 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.pool import Pool, Starts
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.incumbent import Incumbent
@@ -70,7 +69,7 @@ class IteratedLocalSearch(Method):
             if self._stops(budget):
                 break
             budget.pay(params.step_seconds * network.size)
-            neighbour = self._neighbour(start, value, budget.deadline)
+            neighbour = self._neighbour(start, value)
             reached = network.value(neighbour)
             if reached < value:
                 reached, neighbour = self._pool.justify(neighbour, incumbent, budget)
@@ -84,7 +83,7 @@ class IteratedLocalSearch(Method):
                 start, value, since = best_start, best, 0
         return best_start
 
-    def _neighbour(self, start: Starts, value: int, deadline: Deadline) -> Starts:
+    def _neighbour(self, start: Starts, value: int) -> Starts:
         """Perturbed and justified starts.
 
         On devices whose memory limit is not a number of microbatches, justification preserves the
@@ -93,15 +92,13 @@ class IteratedLocalSearch(Method):
         network = self._pool.network
         keys = self._disturbed(start, value)
         if not network.tight or self._rng.random() < 0.5:
-            return network.double_justified(start, keys, deadline)
+            return network.double_justified(start, keys)
         problem = network.problem
-        orders = repair(
-            network.schedule([int(key) for key in keys]), problem.instance, deadline.end
-        )
+        orders = repair(network.schedule([int(key) for key in keys]), problem.instance)
         if orders is None:
             return start
         schedule = timing.schedule(problem.pipeline, orders, problem.objective)
-        return network.double_justified(network.starts(schedule), deadline=deadline)
+        return network.double_justified(network.starts(schedule))
 
     def _disturbed(self, start: Starts, value: int) -> list[float]:
         """Ends of the operations, some shifted at random: the keys of the backward pass."""

@@ -25,6 +25,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
@@ -33,7 +34,6 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
 from ppopt.solver.relaxation import device_relaxation
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
@@ -42,7 +42,7 @@ from ppopt.solver.relaxation.route_times import RouteTimes
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
 PLACED = 4096
-"""Operations that a pass places between two checks of the deadline."""
+"""Operations that a pass places between two checkpoints."""
 BUSY_SHARE = 0.97
 """Minimum work of a busy device, as a share of the largest work of all devices. Windows are drawn
 around the idle gaps of busy devices. Tuned on the core suite."""
@@ -279,22 +279,16 @@ class OperationNetwork:
         busy: list[int] = np.flatnonzero(self._work >= threshold).tolist()
         return busy
 
-    def double_justified(
-        self,
-        start: list[int],
-        keys: list[float] | None = None,
-        deadline: Deadline = NO_DEADLINE,
-    ) -> list[int]:
+    def double_justified(self, start: list[int], keys: list[float] | None = None) -> list[int]:
         """Starts after one pass backwards in time and one forwards.
 
-        `keys` replaces the order of the backward pass: larger keys go later in time. Raises
-        TimeoutError after the deadline.
+        `keys` replaces the order of the backward pass: larger keys go later in time.
         """
         links = self.precedence_of(start)
-        late = self._backwards(start, links, keys, deadline)
+        late = self._backwards(start, links, keys)
         if self.tight:
             links = self.precedence_of(late)
-        return self._forwards(late, links, deadline)
+        return self._forwards(late, links)
 
     def earliest_starts(self, order: list[int]) -> list[int]:
         """Earliest starts of all operations, in the given order on every resource.
@@ -313,7 +307,7 @@ class OperationNetwork:
         return sequences
 
     def _backwards(
-        self, start: list[int], links: Precedence, keys: list[float] | None, deadline: Deadline
+        self, start: list[int], links: Precedence, keys: list[float] | None
     ) -> list[int]:
         time = self.time
         if keys is not None or self._instant:
@@ -328,20 +322,18 @@ class OperationNetwork:
             order = sorted(range(self.size), key=keys_of_ops.__getitem__)
         firsts = self._firsts(start)
         latest = max(firsts)
-        mirrored = self._place(
-            order, links.mirrored, [latest - first for first in firsts], deadline
-        )
+        mirrored = self._place(order, links.mirrored, [latest - first for first in firsts])
         length = max(map(add, mirrored, time))
         return [length - begin - duration for begin, duration in zip(mirrored, time, strict=True)]
 
-    def _forwards(self, start: list[int], links: Precedence, deadline: Deadline) -> list[int]:
+    def _forwards(self, start: list[int], links: Precedence) -> list[int]:
         if self._instant:
             order = _topological_order(start, links.predecessors, links.mirrored)
             if len(order) < self.size:
                 return start
         else:
             order = sorted(range(self.size), key=start.__getitem__)
-        return self._place(order, links.predecessors, self._firsts(start), deadline)
+        return self._place(order, links.predecessors, self._firsts(start))
 
     def _firsts(self, start: list[int]) -> list[int]:
         """Origin of time of every device: its first operation; for makespan always 0."""
@@ -352,9 +344,7 @@ class OperationNetwork:
         released: list[int] = (firsts - firsts.min()).tolist()
         return released
 
-    def _place(
-        self, order: list[int], links: Links, release: list[int], deadline: Deadline
-    ) -> list[int]:
+    def _place(self, order: list[int], links: Links, release: list[int]) -> list[int]:
         """Place each operation, in order, into the first gap of its resource that is long enough.
 
         `release` is the first instant of every device; other resources are free from 0 on.
@@ -364,7 +354,7 @@ class OperationNetwork:
         opens = [[first] for first in (*release, *[0] * num_links)]
         shuts = [[NEVER] for _ in opens]
         for low in range(0, len(order), PLACED):
-            deadline.check()
+            checkpoint()
             self._place_some(order[low : low + PLACED], links, start, opens, shuts)
         return start
 

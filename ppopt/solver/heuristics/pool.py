@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from functools import cached_property
-from math import inf
 from operator import itemgetter
 
 from ppopt.problem.objective import Objective
@@ -83,7 +82,7 @@ class Pool:
         for _ in range(self.params.passes):
             if self.out_of_time(budget):
                 break
-            justified = network.double_justified(start, deadline=budget.deadline)
+            justified = network.double_justified(start)
             reached = network.value(justified)
             if reached > value:
                 break
@@ -103,12 +102,9 @@ class Pool:
         if incumbent.may_improve(value):
             incumbent.submit(self.network.schedule(start))
 
-    def build(self, rule: PriorityRule, incumbent: Incumbent, end: float = inf) -> None:
-        """Add and submit the schedule of a rule, unless it gets stuck or time is up.
-
-        `end` is an instant of `time.monotonic`.
-        """
-        built = self.scheduler.build(rule, end)
+    def build(self, rule: PriorityRule, incumbent: Incumbent) -> None:
+        """Add and submit the schedule of a rule, unless it gets stuck."""
+        built = self.scheduler.build(rule)
         if built is not None:
             value = built.value(self.problem.objective)
             self.rules.append((value, rule))

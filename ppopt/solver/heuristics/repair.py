@@ -21,7 +21,7 @@ from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule import timing
-from ppopt.schedule.generation import EventSimulation, pop_until
+from ppopt.schedule.generation import EventSimulation
 from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.relaxation.symmetry import canonical
@@ -43,28 +43,27 @@ class _Device:
     """Index, in the order of microbatches, of the first incomplete one on the device."""
 
 
-def repair(schedule: Schedule, instance: Instance, end: float = inf) -> Orders | None:
+def repair(schedule: Schedule, instance: Instance) -> Orders | None:
     """Orders within the limits of an instance that follow a schedule of the same operations.
 
-    The limits of the pipeline of the schedule are ignored. Returns None if no order is found by
-    `end`, an instant of `time.monotonic`. Without a time limit this happens only if a B of
-    duration 0 allocates memory, if one microbatch alone does not fit, or with a trait that is not
-    handled, such as slices.
+    The limits of the pipeline of the schedule are ignored. Returns None if no order is found.
+    This happens only if a B of duration 0 allocates memory, if one microbatch alone does not fit,
+    or with a trait that is not handled, such as slices.
     """
     if unhandled(instance.traits, HANDLES):
         return None
-    return _Repair(schedule, instance).result(end)
+    return _Repair(schedule, instance).result()
 
 
-def repaired_orders(schedule: Schedule, problem: Problem, end: float = inf) -> Orders | None:
+def repaired_orders(schedule: Schedule, problem: Problem) -> Orders | None:
     """Orders of a problem of one kind of backward that follow a schedule of its pipeline.
 
-    Backwards are converted; see `repair` on memory limits, `end` and None.
+    Backwards are converted; see `repair` on memory limits and None.
     """
     pipeline = problem.pipeline
     orders = convert_backwards(pipeline, schedule.orders, problem.backward_kind)
     timed = timing.schedule(pipeline, orders, problem.objective)
-    return orders if timed.fits_limits else repair(timed, problem.instance, end)
+    return orders if timed.fits_limits else repair(timed, problem.instance)
 
 
 class _Repair:
@@ -116,13 +115,10 @@ class _Repair:
         )
         return [(route, microbatch) for _, route, microbatch in ages]
 
-    def result(self, end: float) -> Orders | None:
-        """Run to the end, or until an instant of `time.monotonic`."""
+    def result(self) -> Orders | None:
+        """Run to the end."""
         events = [(0, device) for device in range(len(self.devices))]
-        try:
-            self.run.run(self._choose, events, pop_until(end))
-        except TimeoutError:
-            return None
+        self.run.run(self._choose, events)
         return self.run.orders() if self.run.complete else None
 
     def _choose(self, device_id: int, now: int) -> int | None:

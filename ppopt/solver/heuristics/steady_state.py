@@ -123,7 +123,7 @@ class ShortRunUnrolling:
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
             if rule is not None and not budget.search_over:
-                self._pool.build(rule, incumbent, budget.deadline.end)
+                self._pool.build(rule, incumbent)
             portion = budget.portion(share * budget.search_left, workers=2, seed=0)
             _unroll(incumbent, SteadyStatePattern(result.schedule, problem, self._params), portion)
         return Outcome(exhausted=True)
@@ -145,7 +145,7 @@ def _unroll(incumbent: Incumbent, steady: SteadyStatePattern, budget: Budget) ->
         if schedule.fits_limits:
             incumbent.submit(schedule)
         else:
-            incumbent.submit_orders(repair(schedule, problem.instance, budget.deadline.end))
+            incumbent.submit_orders(repair(schedule, problem.instance))
 
 
 @dataclass(frozen=True)
