@@ -122,6 +122,7 @@ def _training(run: Run) -> Training:
     HybridEP (`apply_flex_dispatcher_backend` in src/megatron/bridge at 067f987).
     The loss of MPT is fused (llmfoundry/models/mpt/modeling_mpt.py of mosaicml/llm-foundry).
     """
+    bf16_start, bf16_end = recipes.ends_in_bf16(run)
     bridge, foundry = run.source.startswith("Megatron-Bridge"), run.source == LLM_FOUNDRY
     try:
         return Training(
@@ -135,6 +136,8 @@ def _training(run: Run) -> Training:
             microbatch=run.microbatch,
             precision=Precision(run.precision),
             fp8_recipe=run.fp8_recipe,
+            bf16_start=bf16_start,
+            bf16_end=bf16_end,
             zero=_zero(run),
             expert_tensor=run.row.get("etp", 1 if bridge else None),
             dispatcher=recipes.dispatcher(run),

@@ -104,6 +104,14 @@ def dispatcher(run: Run) -> Dispatcher:
     return Dispatcher.FLEX
 
 
+def ends_in_bf16(run: Run) -> tuple[int, int]:
+    """Layers at the start and at the end in BF16.
+
+    Nemotron 3 Super has them in NVFP4 (training/mixed_precision.py of src/megatron/bridge).
+    """
+    return (1, 14) if _is(run, "nemotron3super") and run.precision == "nvfp4" else (0, 0)
+
+
 def gradient_bytes(run: Run) -> int | None:
     """Bytes of gradients: `grad_reduce_in_fp32` is off (`_benchmark_common`)."""
     return 2 if run.source.startswith(SOURCE) else None

@@ -244,6 +244,10 @@ OPTIONS = (
         "with the tokens of each expert, in one list or one per layer and step.",
         _imbalance,
     ),
+    _number(
+        "bf16_start", "Layers at the start that stay in BF16 with --precision fp8 or nvfp4 (0)."
+    ),
+    _number("bf16_end", "Layers at the end that stay in BF16 with --precision fp8 or nvfp4 (0)."),
     DerivationOption(
         "dispatcher",
         "NAME",

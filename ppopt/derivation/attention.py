@@ -329,11 +329,6 @@ class Recurrence:
         """Elements per token of queries, keys and values, over which the convolution runs."""
         return 2 * self.groups * self.query + self.heads * self.value
 
-    @property
-    def states(self) -> float:
-        """Elements per token of the states of chunks."""
-        return self.heads * self.query * self.value / self.chunk
-
 
 @dataclass(frozen=True)
 class LinearAttention(Recurrence):

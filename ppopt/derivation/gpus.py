@@ -203,6 +203,8 @@ class Gpu:
     """The same of its backward pass."""
     attention_blocks: Number
     """Pairs of a head and a block of 128 queries at which attention reaches half of its share."""
+    state_efficiency: Share
+    """Share of the BF16 peak that linear attention with a state reaches, forward."""
     attention_kernels: ByName = field(hash=False)
     """Time of attention with a kernel, by its name, relative to that of the shares above."""
     memory_efficiency: Share

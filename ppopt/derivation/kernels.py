@@ -1,6 +1,6 @@
 """Kernels of a layer, and their time on a GPU.
 
-A kernel is bound by the products of matrices, by attention, or by its memory traffic. Rates and
+A kernel is bound by products of matrices, by attention, or by its memory traffic. Rates and
 fixed times are those of the GPU (`gpus.toml`); every kernel takes at least `kernel_time`.
 """
 
@@ -16,6 +16,12 @@ BLOCK = 128
 """Queries that one thread block of FlashAttention computes (arXiv 2307.08691)."""
 
 
+SCAN = 1.47
+"""Time per FLOP of Mamba-2, relative to the gated delta rule: on a B200 4 x 8192 tokens with 64
+heads of 64 x 128 take 1.435 ms (AIConfigurator, mamba_chunk_scan_combined, TensorRT-LLM
+1.3.0rc15)."""
+
+
 class KernelBound(StrEnum):
     """What limits the speed of a kernel."""
 
@@ -25,6 +31,10 @@ class KernelBound(StrEnum):
     """Products of several experts' matrices in one kernel."""
     ATTENTION = "attention"
     ATTENTION_BACKWARD = "attention backward"
+    DELTA = "delta rule"
+    """Linear attention with a state, in chunks of tokens."""
+    SCAN = "scan"
+    """Mamba-2, in chunks of tokens."""
     MEMORY = "memory"
     """Bytes that are read and written."""
 
@@ -58,6 +68,9 @@ class Kernel(NamedTuple):
             work = self.flops + self.launches * gpu.matrix_overhead
             peak = gpu.bf16 if self.in_bf16 else gpu.peak(precision)
             return work / (peak * share)
+        if self.bound in (KernelBound.DELTA, KernelBound.SCAN):
+            slower = SCAN if self.bound is KernelBound.SCAN else 1
+            return slower * self.flops / (gpu.bf16 * gpu.state_efficiency)
         forward = self.bound is KernelBound.ATTENTION
         share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
         return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)

@@ -23,9 +23,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
+from itertools import accumulate
 from math import ceil, floor, inf
 from typing import Any, NamedTuple
 
@@ -121,7 +122,7 @@ class Costing:
         has_source = architecture.source is not None
         if has_source:
             encoder = self._source(architecture)
-        runs = [self.run(run, hidden) for run in architecture.runs]
+        runs = [costing.run(run, hidden) for run, costing in self._by_precision(architecture.runs)]
         has_predictions = self.training.mtp and architecture.predictions
         predictions = self.predictions(architecture) if has_predictions else []
         embedding = self.embedding(hidden, vocabulary, reads_source=has_source)
@@ -136,6 +137,21 @@ class Costing:
             self._with_weights(layer, *beside)
             for layer, beside in zip(layers, neighbors, strict=True)
         ]
+
+    def _by_precision(self, runs: Sequence[Run]) -> Iterator[tuple[Run, Costing]]:
+        """Layers with the costs of their precision: some at the ends may stay in BF16."""
+        training, layers = self.training, sum(run.count for run in runs)
+        rest = layers - training.bf16_start - training.bf16_end
+        in_bf16 = replace(self, rank=replace(self.rank, training=training.in_bf16))
+        sections = ((training.bf16_start, in_bf16), (rest, self), (training.bf16_end, in_bf16))
+        ends = list(accumulate(run.count for run in runs))
+        first = 0
+        for size, costing in sections:
+            for run, end in zip(runs, ends, strict=True):
+                count = min(first + size, end) - max(first, end - run.count)
+                if count > 0:
+                    yield replace(run, count=count), costing
+            first += size
 
     def _with_weights(
         self, layer: DerivedLayer, after: DerivedLayer, before: DerivedLayer

@@ -31,6 +31,7 @@ from ppopt.derivation.attention import (
     Matrix,
     Recurrent,
     Shard,
+    StateSpace,
     attention_flops,
     pairs_of_source,
 )
@@ -46,19 +47,23 @@ from ppopt.derivation.layer_part import (
     summed,
 )
 from ppopt.derivation.rank_products import RankProducts, product_groups
-from ppopt.derivation.training import ELEMENT, ContextType, Dispatcher
+from ppopt.derivation.training import ELEMENT, MEGATRON, ContextType, Dispatcher
 
 LOGIT = 4
 """Bytes of a logit in FP32."""
 ATTENTION_BACKWARD = 2.5
 """FLOPs of attention in B, in those of F."""
-STATE = 12
-"""Bytes of an element of a chunk's state: FP32 is written and read, then BF16 (ssd_combined.py of
+STATE_BACKWARD = 2.75
+"""FLOPs of attention with a state in B, in those of F: B computes states and scores of chunks
+again, and of each product of F the gradients of both factors (ssd_combined.py of
 github.com/state-spaces/mamba; kernels of fla-org/flash-linear-attention are alike)."""
 STATE_KERNELS = 5
 """Kernels of attention with a state: sums of decays, states, their sequence, scores, outputs."""
 CONVOLUTION = PassTraffic(2, 3)
 """The convolution with its activation function, per element of its input."""
+CONVOLUTION_AGAIN = PassTraffic(2, 5, 1, 2)
+"""The same of Mamba-2, whose backward computes the convolution again
+(`mamba_split_conv1d_scan_combined`)."""
 EXPERT_BIASES = PassTraffic(14, 20, 4, 8)
 """Addition of an output's bias times its probability, expert by expert in FP32, and their
 concatenation: F writes the product, the sum, its copy and the result in BF16, and reads each; B
@@ -223,32 +228,39 @@ class Rank(RankProducts):
         return parts
 
     def _around_state(self, attention: Recurrent, *, frozen: bool) -> list[LayerPart]:
+        """The norm with its gate, the convolution, and copies to its layout of tokens, and back.
+
+        Megatron-LM stores the tokens of all sequences of a position together, so that several
+        sequences are copied (megatron/core/ssm/mamba_mixer.py, d98e8a6).
+        """
         each = self.tokens / self.training.tensor
         gate = self._trained(self.style.gated, frozen)._replace(stashed=0)
         parts = [self._pointwise("gated norm", gate, each * attention.heads * attention.value)]
         if attention.kernel:
-            convolution = self._trained(CONVOLUTION, frozen)
+            is_scan = isinstance(attention, StateSpace)
+            convolution = self._trained(CONVOLUTION_AGAIN if is_scan else CONVOLUTION, frozen)
             parts.append(self._pointwise("convolution", convolution, each * attention.mixed))
+        if self.training.framework == MEGATRON and self.sequences > 1:
+            copied = attention.mixed + 2 * attention.heads * attention.value
+            parts.append(self._pointwise("layouts of tokens", PassTraffic(2, 2), each * copied))
         return parts
 
     def attention_itself(self, attention: Attention) -> LayerPart:
         """Scores and values, or a state, without projections."""
-        is_recurrent = isinstance(attention, Recurrent)
-        if self.training.attention == UNFUSED and not is_recurrent:
-            return self._scores_in_memory(attention)
         share = self.tokens / self.training.tensor
         flops = attention.scores(self.context_of(attention)) * share
-        traffic = STATE * attention.states * share if isinstance(attention, Recurrent) else 0
-        name, launches = ("chunks", STATE_KERNELS) if is_recurrent else ("attention", 1)
-        forward = Kernel(
-            name, KernelBound.ATTENTION, flops, traffic, launches, attention.heads * share / BLOCK
-        )
-        back = forward._replace(
-            bound=KernelBound.ATTENTION_BACKWARD,
-            flops=ATTENTION_BACKWARD * flops,
-            traffic=ATTENTION_BACKWARD * traffic,
-            launches=3 * launches,
-        )
+        if isinstance(attention, Recurrent):
+            bound = KernelBound.SCAN if isinstance(attention, StateSpace) else KernelBound.DELTA
+            forward = Kernel("chunks", bound, flops, launches=STATE_KERNELS)
+            back = forward._replace(flops=STATE_BACKWARD * flops, launches=3 * STATE_KERNELS)
+        elif self.training.attention == UNFUSED:
+            return self._scores_in_memory(attention)
+        else:
+            blocks = attention.heads * share / BLOCK
+            forward = Kernel("attention", KernelBound.ATTENTION, flops, blocks=blocks)
+            back = forward._replace(
+                bound=KernelBound.ATTENTION_BACKWARD, flops=ATTENTION_BACKWARD * flops, launches=3
+            )
         collectives = self._context(attention, forward, back)
         return LayerPart("attention", (forward,), (back,), collectives=collectives)
 

@@ -62,6 +62,10 @@ def _precision(training: Training) -> Iterator[str]:
     yield "--bf16"
     if not training.keeps_fp8:
         return
+    if training.bf16_start or training.bf16_end:
+        yield "--first-last-layers-bf16"
+        yield f"--num-layers-at-start-in-bf16 {training.bf16_start}"
+        yield f"--num-layers-at-end-in-bf16 {training.bf16_end}"
     if training.precision is Precision.NVFP4:
         yield "--fp4-format e2m1"
         yield "--fp4-recipe nvfp4"

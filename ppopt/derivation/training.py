@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
 from typing import TypeVar
@@ -141,6 +141,10 @@ class Training:
     """Of the products of matrices; all other tensors are in BF16, optimizer states in FP32."""
     fp8_recipe: str = "tensorwise"
     """Scaling of products in FP8 (`ppopt.derivation.frameworks.FP8_RECIPES`)."""
+    bf16_start: int = 0
+    """Layers at the start whose products stay in BF16 in a training of lower precision."""
+    bf16_end: int = 0
+    """The same at the end."""
     framework: str = "megatron"
     """Name of the framework (`ppopt.derivation.frameworks`)."""
     sequence_parallel: bool = True
@@ -196,7 +200,8 @@ class Training:
             number = getattr(self, name)
             if number is not None:
                 within(name, whole, number, 1, MAX_COUNT)
-        within("lora", whole, self.lora, 0, MAX_COUNT)
+        for name in ("lora", "bf16_start", "bf16_end"):
+            within(name, whole, getattr(self, name), 0, MAX_COUNT)
         within("zero", whole, self.zero, 0, 3)
         if not isinstance(self.expert_imbalance, ExpertLoads):
             check_imbalance(self.expert_imbalance)
@@ -264,6 +269,11 @@ class Training:
                 f"expert: {self.expert} does not divide {product} = {ranks}, the ranks over which "
                 "experts are spread"
             )
+
+    @cached_property
+    def in_bf16(self) -> Training:
+        """The training of layers whose products stay in BF16."""
+        return replace(self, precision=Precision.BF16)
 
     @cached_property
     def style(self) -> Framework:
@@ -425,6 +435,12 @@ class Training:
         for each in experts:
             self._check_shares(each)
         self._check_encoder(architecture)
+        layers = sum(run.count for run in architecture.runs)
+        if self.bf16_start + self.bf16_end > layers:
+            raise ConflictError(
+                f"bf16_start: {self.bf16_start} + {self.bf16_end} layers (bf16_end) of {layers}; "
+                "give fewer"
+            )
         if self.lora and Frozen.DECODER in self.freeze:
             raise ConflictError(
                 "lora: the adapters are in decoder layers, which are frozen; leave out one of them"

@@ -100,6 +100,26 @@ def test_weights_that_are_not_stored_in_fp8_are_cast_in_every_microbatch() -> No
     ]
 
 
+def test_layers_at_the_ends_in_bf16() -> None:
+    """They are as in a model in BF16, of which they are layers."""
+    fields = {"gpu": "b200", "devices": 1, "sequence": 8192}
+    plain, mixed, low = (
+        derive_model(LLAMA_8B, **fields, **more).layers[1:-1]
+        for more in (
+            {},
+            {"precision": "nvfp4", "bf16_start": 1, "bf16_end": 14},
+            {"precision": "nvfp4"},
+        )
+    )
+    assert [layer.count for layer in mixed] == [1, 17, 14]
+    for layer, likewise in zip(mixed, (plain[0], low[0], plain[0]), strict=True):
+        assert replace(layer, count=32) == likewise
+    every = derive_model(LLAMA_8B, **fields, precision="nvfp4", bf16_end=32).layers[1:-1]
+    assert every == plain
+    with pytest.raises(ConflictError, match=r"bf16_start: 20 \+ 13 layers"):
+        derive_model(LLAMA_8B, **fields, bf16_start=20, bf16_end=13)
+
+
 def test_nvfp4() -> None:
     """Products at the FP4 peak; an input has 0.5625 bytes an element, a weight two such copies."""
     graphs = {"fp8_recipe": "mxfp8", "cuda_graphs": True}

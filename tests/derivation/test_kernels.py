@@ -21,6 +21,7 @@ GPU = replace(
     attention_efficiency=0.6,
     attention_backward_efficiency=0.4,
     attention_blocks=100,
+    state_efficiency=0.05,
     kernel_time=5e-6,
 )
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from ppopt.derivation.architecture import Decoder, Experts, FeedForward
-from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention
+from ppopt.derivation.attention import GroupedQueryAttention, LatentAttention, LinearAttention
 from ppopt.derivation.collectives import DIRECT_EFFICIENCY, Collective
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.derived_layer import Times
@@ -320,3 +320,39 @@ def test_every_block_of_longcat_has_two_norms_and_two_additions() -> None:
     parts = rank_of(sequence=4096).decoder(decoder, 6144)
     for name, stashed in (("norm", 0), ("residual", 2 * ELEMENT * 4096 * 6144)):
         assert [part.stashed for part in parts if part.name == name] == [stashed] * 2
+
+
+def test_a_scan_of_mamba_2_is_as_long_as_measured() -> None:
+    """64 heads of 64 x 128 in 8 groups, 4 x 8192 tokens, forward, on a B200: 1.435 ms
+    (AIConfigurator 095f58a5, mamba2_perf of TensorRT-LLM 1.3.0rc15); within 2 %."""
+    config = CONFIGS["nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B"]
+    mamba = architecture_of(config).runs[0].decoder.attention
+    assert mamba is not None
+    rank = rank_of("b200", sequence=8192, microbatch=4)
+    assert times(rank, rank.attention_itself(mamba)).forward == pytest.approx(1.435, rel=0.02)
+
+
+@pytest.mark.parametrize(
+    ("gpu", "measured"), [("h100", 2.024), ("h200", 1.868), ("b200", 1.598), ("gb300", 1.543)]
+)
+def test_a_gated_delta_rule_is_as_long_as_measured(gpu: str, measured: float) -> None:
+    """32 heads of values, 16 of keys, all 128 wide, 4 x 8192 tokens, forward (AIConfigurator
+    095f58a5, gdn_perf of TensorRT-LLM 1.3.0rc20); within 4 %."""
+    attention = LinearAttention(32, 16, 128, 128, kernel=4)
+    rank = rank_of(gpu, sequence=8192, microbatch=4)
+    assert times(rank, rank.attention_itself(attention)).forward == pytest.approx(
+        measured, rel=0.04
+    )
+
+
+def test_mamba_2_copies_several_sequences_to_its_layout_under_megatron() -> None:
+    mamba = architecture_of(CONFIGS["nvidia/NVIDIA-Nemotron-3-Nano-30B-A3B"]).runs[0].decoder
+
+    def copied(**fields: Any) -> list[float]:
+        parts = rank_of(sequence=8192, **fields).decoder(mamba, 2688)
+        kernels = [kernel for part in parts for kernel in (*part.forward, *part.input)]
+        return [each.traffic for each in kernels if each.name == "layouts of tokens"]
+
+    assert copied(microbatch=1) == copied(microbatch=2, framework="torch") == []
+    mixed, output = 64 * 64 + 2 * 8 * 128, 64 * 64
+    assert copied(microbatch=2) == [2 * 2 * 2 * 8192 * (mixed + 2 * output)] * 2

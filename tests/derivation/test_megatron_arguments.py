@@ -27,6 +27,15 @@ EXPERTS = ["--moe-grouped-gemm", "--moe-token-dispatcher-type alltoall"]
         (LLAMA_8B, {"precision": "fp8"}, [*FP8, *PLAIN[1:]]),
         (
             LLAMA_8B,
+            {"precision": "fp8", "zero": 0, "bf16_end": 2},
+            [
+                *("--bf16", "--first-last-layers-bf16", "--num-layers-at-start-in-bf16 0"),
+                *("--num-layers-at-end-in-bf16 2", "--fp8-format hybrid"),
+                *("--fp8-recipe tensorwise", *PLAIN[1:]),
+            ],
+        ),
+        (
+            LLAMA_8B,
             {"precision": "fp8", "zero": 0},
             ["--bf16", "--fp8-format hybrid", "--fp8-recipe tensorwise", *PLAIN[1:]],
         ),
