@@ -63,7 +63,7 @@ CONVOLUTION = PassTraffic(2, 3)
 """The convolution with its activation function, per element of its input."""
 CONVOLUTION_AGAIN = PassTraffic(2, 5, 1, 2)
 """The same of Mamba-2, whose backward computes the convolution again
-(`mamba_split_conv1d_scan_combined`)."""
+(mamba_split_conv1d_scan_combined)."""
 EXPERT_BIASES = PassTraffic(14, 20, 4, 8)
 """Addition of an output's bias times its probability, expert by expert in FP32, and their
 concatenation: F writes the product, the sum, its copy and the result in BF16, and reads each; B
