@@ -458,7 +458,7 @@ class MoveParams(NamedTuple):
 class PlanParams(NamedTuple):
     """Division of the time of a plan; shares of its time limit unless a field says otherwise."""
 
-    first_schedules: float = 0.2
+    first_schedules: float = 0.1
     """Maximum share for strategies with the balanced partition, before anything else."""
     baseline_share: float = 0.2
     """Maximum share for baselines before the search."""
@@ -468,17 +468,17 @@ class PlanParams(NamedTuple):
     baseline_descents: int = 8
     """Maximum number of descents of a baseline before the search of one worker, which then does not
     depend on the clock if it has time for all of them."""
-    refinement_share: float = 0.1
+    refinement_share: float = 0.05
     """Maximum share for continuing the baselines that the reported gain refers to."""
-    min_memory_share: float = 0.05
+    min_memory_share: float = 0.03
     """Minimum share of the search for less memory at the same speed."""
-    memory_share: float = 0.1
+    memory_share: float = 0.05
     """Share of that search if the time remains; it is longer if the plan took longer."""
     memory_max_level: int = 1
     """Maximum rounds of all methods on one partition in that search."""
     slowdown_share: float = 0.2
     """Share of the search for the minimum memory within a slowdown, if requested."""
-    extra_memory_share: float = 0.05
+    extra_memory_share: float = 0.03
     """Minimum share of the search with more memory."""
     more_memory_percent: int = 110
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
@@ -487,21 +487,25 @@ class PlanParams(NamedTuple):
     quick_bounding: float = 0.1
     """Maximum share of the remaining time for bounds before the search from the first schedules:
     small plans end with them."""
+    max_reproducible: int = 300
+    """Maximum number of operations of a plan by one worker whose result does not depend on the
+    speed of the machine if it ends by proof: no part of it ends by the clock."""
     first_hints: float = 0.15
-    """Maximum share of the remaining time for the search from the first schedules. With one worker
-    it has no limit, for the reason of `first_polishing`."""
+    """Maximum share of the remaining time for the search from the first schedules, unless it is
+    reproducible."""
     bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
+    included_bounding: float = 0.02
+    """Share of a turn for the bounds of a configuration whose schedules another one has."""
     margin: float = 1.1
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
     first_round: float = 0.4
     """Maximum share of the remaining time for searching partitions in the first round."""
-    first_polishing: float = 0.15
+    first_polishing: float = 0.25
     """Maximum share of the remaining time, before the first round, for improving the best schedules
-    in their partitions and recompute. With one worker there is none: the result of a plan that ends
-    by proof does not depend on the speed of the machine."""
+    in their partitions and recompute, unless the plan is reproducible."""
     polishing: float = 0.9
     """The same after the first round."""
     first_round_partitions: int = 3

@@ -11,13 +11,19 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 
 from ppopt.cancellation import equal_part
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
 from ppopt.solver.choices.product import ProductChoice
-from ppopt.studies.plan_candidate import PlanCandidate, with_wider
+from ppopt.studies.plan_candidate import PlanCandidate
+
+FAR_BEHIND = 1.3
+"""Multiple of the best value from which a schedule is far behind it. The partition that ends first
+may begin 1.11 times as high (deepseek-v3 on 256 GPUs, V)."""
+MAX_BEHIND = 2
+"""Consecutive first partitions of a configuration that are far behind before it has no more."""
 
 
 class PlanProduct(ProductChoice):
@@ -69,36 +75,15 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else int(ceiling * batches * self._margin)
-            with equal_part(self._num_waiting(prefix, waiting)):
+            with equal_part(len(waiting)):
                 self.inner[prefix].bound(useful)
-            self._share_bounds()
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
-    def _num_waiting(self, prefix: Key, waiting: Sequence[Key]) -> int:
-        """Number of configurations that wait for a turn as long as that of `prefix`.
-
-        If `prefix` has chosen recompute, other modes wait for what is left: its bound covers those
-        of its placement, and the minimum bound of the plan is that of a chosen one until then.
-        """
-        configuration = self._candidates[prefix].configuration
-        if configuration.recompute != SEARCH:
-            return len(waiting)
-        return sum(self._candidates[key].configuration.recompute == SEARCH for key in waiting)
-
-    def _share_bounds(self) -> None:
-        """Raise bounds to those with chosen recompute, which cover every mode of a placement."""
-        for candidate, wider in with_wider(self._candidates.values(), recompute=SEARCH):
-            candidate.raise_floor(wider.bound_without_search)
-
     def _open_prefixes(self, ceiling: int | None) -> list[Key]:
-        """Configurations with bounds below a ceiling: by bound, then number of stages.
+        """Configurations with bounds below a ceiling: by bound, then number of stages."""
 
-        Chosen recompute comes before the other modes of a placement.
-        """
-
-        def order(prefix: Key) -> tuple[int, int, bool]:
-            pipeline = self._candidates[prefix].problem.pipeline
-            return self.min_bound(prefix), pipeline.num_stages, pipeline.recompute != SEARCH
+        def order(prefix: Key) -> tuple[int, int]:
+            return self.min_bound(prefix), self._candidates[prefix].problem.pipeline.num_stages
 
         return sorted((key for key in self.inner if self._is_open(key, ceiling)), key=order)
 
@@ -106,15 +91,29 @@ class PlanProduct(ProductChoice):
         return self._candidates[prefix].may_be_below(ceiling)
 
     def first(self) -> Iterator[Key]:
-        """First partition of every open configuration by bound, then the second ones, and so on."""
+        """First partition of every open configuration by bound, then the second ones, and so on.
+
+        A configuration has no more of them if the last ones are far behind the best schedule.
+        """
         rows = {prefix: iter(self.inner[prefix].first()) for prefix in self._open_prefixes(None)}
+        first: dict[Key, list[Key]] = {prefix: [] for prefix in rows}
         while rows:
             for prefix, keys in list(rows.items()):
-                key = next(keys, None) if self._is_open(prefix, self._ceiling) else None
+                useful = self._is_open(prefix, self._ceiling)
+                key = next(keys, None) if useful and not self._is_behind(first[prefix]) else None
                 if key is None:
                     del rows[prefix]
                 else:
-                    yield (*prefix, *key)
+                    first[prefix].append((*prefix, *key))
+                    yield first[prefix][-1]
+
+    def _is_behind(self, keys: Sequence[Key]) -> bool:
+        """Whether the last partitions of a configuration are far behind the best schedule."""
+        best = min_known(candidate.state.value for candidate in self._candidates.values())
+        known = [self._candidates[key[:1]].state.known.get(key[1:]) for key in dict.fromkeys(keys)]
+        values = [each.value for each in known if each is not None and each.value is not None]
+        latest = values[-MAX_BEHIND:]
+        return best is not None and len(latest) == MAX_BEHIND and min(latest) > FAR_BEHIND * best
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within a configuration of the plan, if it is open."""

@@ -69,7 +69,12 @@ class PlanSearch(Interruptible):
         schedule."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, self._deadline)
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
-        self._orders = self.set_up.orders
+        self._included = list(with_wider(self.set_up.orders, recompute=SEARCH))
+        """Configurations of all orders whose schedules another one has, each with that one. They
+        are bounded, but not searched by themselves."""
+        included = [candidate for candidate, _ in self._included]
+        self._orders = [each for each in self.set_up.orders if each not in included]
+        """Configurations of all orders that are searched."""
         self._turn = self._deadline
         """Deadline of the running search of all orders."""
         self._cutoff: int | None = None
@@ -95,29 +100,29 @@ class PlanSearch(Interruptible):
         configuration has a schedule.
         """
         deadline = self._deadline.share(self._params.first_schedules)
-        set_up = self.set_up
-        self.start_from(filter(None, (set_up.first_schedule,)))
-        candidates = sorted(
-            self._orders, key=lambda candidate: candidate.configuration.recompute != SEARCH
-        )
-        first = [
-            FirstSchedules(
-                candidate.problem.pipeline,
-                set_up.objective,
-                set_up.backward_kind,
-                partitions_on(set_up.space.runtime, candidate.problem.pipeline),
-                set_up.space.options,
-            )
-            for candidate in candidates
-        ]
-        usual = () if self.usual_known else (FirstSchedules.usual, with_few_layers)
+        self.start_from(filter(None, (self.set_up.first_schedule,)))
+        included = [candidate for candidate, _ in self._included]
+        usual = FirstSchedules.usual, with_few_layers
+        kinds = [] if self.usual_known else [(kind, self._orders) for kind in usual]
+        kinds += [(kind, included) for kind in usual[:1] if kinds]
         with self.until_interrupted(), interrupts.heard():
-            for schedules_of in (*usual, FirstSchedules.by_other_strategies):
-                for schedules, candidate in zip(first, candidates, strict=True):
-                    for schedule in schedules_of(schedules) if self._is_open(candidate) else ():
+            for kind, candidates in (*kinds, (FirstSchedules.by_other_strategies, self._orders)):
+                for candidate in filter(self._is_open, candidates):
+                    for schedule in kind(self._first_schedules(candidate)):
                         self.start_from((schedule,))
-                        if schedules_of is not FirstSchedules.usual and deadline.over:
+                        if (kind, candidates) not in kinds[:1] and deadline.over:
                             return
+
+    def _first_schedules(self, candidate: PlanCandidate) -> FirstSchedules:
+        """First schedules of a configuration."""
+        set_up, pipeline = self.set_up, candidate.problem.pipeline
+        return FirstSchedules(
+            pipeline,
+            set_up.objective,
+            set_up.backward_kind,
+            partitions_on(set_up.space.runtime, pipeline),
+            set_up.space.options,
+        )
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""
@@ -135,7 +140,7 @@ class PlanSearch(Interruptible):
             self._search_first()
             self._begun = True
             self._follow_hints()
-            if self.options.workers > 1 and not self._over:
+            if self._by_clock and not self._over:
                 self._improve(self._deadline.share(self._params.first_polishing))
             for round_index in count():
                 if self._over:
@@ -161,13 +166,22 @@ class PlanSearch(Interruptible):
         """Search quickly from the first schedules, before long bounds."""
         self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
-            several = self.options.workers > 1
-            turn = self._deadline.share(self._params.first_hints) if several else self._deadline
+            share = self._params.first_hints if self._by_clock else 1.0
+            turn = self._deadline.share(share)
             self._begin(turn)
             self._search.follow_hints()
             self._quick = self._search.num_quick
             self._update_orders()
             self._note("configurations")
+
+    @property
+    def _by_clock(self) -> bool:
+        """Whether results may depend on the speed of the machine.
+
+        They do with several workers, and for pipelines that are too large for a proof.
+        """
+        small = self.set_up.problem.num_operations <= self._params.max_reproducible
+        return self.options.workers > 1 or not small
 
     def _search_first(self) -> None:
         """Search the configurations one after the other until one has a schedule.
@@ -225,6 +239,12 @@ class PlanSearch(Interruptible):
             self._search.bound(share, self.ceiling)
             self._update_orders()
             self._note("bounds")
+        for candidate, wider in self._included:
+            candidate.raise_to(wider)
+            if self._is_open(candidate):
+                with deadline.share(self._params.included_bounding).scope():
+                    candidate.choice.bound(self.ceiling)
+                candidate.update(self.ceiling)
         for index, candidate in enumerate(waiting):
             ceiling = self.ceiling
             if ceiling is not None:
@@ -392,15 +412,20 @@ class PlanSearch(Interruptible):
 
     # The plan.
 
-    def _take_included(self) -> None:
-        """Copy better schedules to the configurations of chosen recompute that include them."""
-        for candidate, wider in with_wider(self.candidates, recompute=SEARCH):
-            if candidate.schedule is not None:
-                wider.take(candidate.schedule)
+    def _update_included(self) -> None:
+        """Give the configurations that are not searched by themselves what was searched for all."""
+        for candidate, wider in self._included:
+            results = (configuration.result for configuration in wider.state.known.values())
+            schedules = (result.schedule for result in results if result is not None)
+            own = [each for each in schedules if each is not None and candidate.contains(each)]
+            for schedule in own:
+                candidate.take(schedule)
+            candidate.raise_to(wider)
+            candidate.searches = len(own)
 
     def plan(self) -> Plan:
         """The current plan."""
-        self._take_included()
+        self._update_included()
         value, lower_bound, set_up = self._value, self.lower_bound, self.set_up
         rows = [candidate.row(value) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)

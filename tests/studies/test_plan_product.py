@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from dataclasses import replace
 from random import Random
 
 import pytest
 
 import ppopt
 from ppopt import Objective, PlanSpace
-from ppopt.cancellation import EQUAL_SHARES, seconds_left
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
@@ -107,45 +107,20 @@ def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
         assert candidate.impossible is infeasible
 
 
-def test_a_bound_of_chosen_recompute_holds_for_the_others() -> None:
-    layers = ppopt.Model([{"forward": 1, "activation": 2, "kept": 1} for _ in range(4)])
-    space = PlanSpace(
-        model=layers, devices=2, batches=(3,), recompute=("none", "search"), chunks=(1,),
-        placements=("linear",), fields={"mem_limit": 9},
-    )  # fmt: skip
-    candidates = candidates_of(space)
-    product = PlanProduct(candidates)
-    floor = 1000 * candidates[1].problem.pipeline.grid
-    candidates[1].raise_floor(floor)
-    assert product.min_bound((0,)) < floor
+def test_first_partitions_end_after_two_that_are_far_behind() -> None:
+    """Linear ones are 1.5 times as long as those of the other placements."""
+    candidates = candidates_of(replace(drawn(1), batches=(2,)))
+    product, firsts = PlanProduct(candidates), Counter[str]()
     product.bound()
-    assert product.min_bound((0,)) == floor
-
-
-def test_chosen_recompute_has_the_turns_of_the_modes_that_its_bound_covers(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Of two placements, chosen ones wait for each other only, the other modes for all."""
-    layers = ppopt.Model([{"forward": 1, "activation": 2, "kept": 1} for _ in range(4)])
-    space = PlanSpace(
-        model=layers, devices=2, batches=(3,), recompute=("none", "full", "search"), chunks=(1, 2),
-        placements=("linear", "v"), fields={"mem_limit": 9},
-    )  # fmt: skip
-    candidates = candidates_of(space)
-    product = PlanProduct(candidates)
-    turns: dict[str, list[float]] = {}
-    for (index,), choice in product.inner.items():
-        own = turns.setdefault(candidates[index].configuration.recompute, [])
-
-        def noted(_: int | None, own: list[float] = own) -> None:
-            own.append(seconds_left())
-
-        monkeypatch.setattr(choice, "bound", noted)
-    with Deadline.after(1000).scope():
-        product.bound()
-    assert [len(turns[mode]) for mode in ("search", "none", "full")] == [2, 2, 2]
-    shares = [turn / 1000 for turn in (*turns["search"], min(turns["none"] + turns["full"]))]
-    assert shares == pytest.approx([EQUAL_SHARES / 3, EQUAL_SHARES / 2, EQUAL_SHARES / 6], rel=1e-2)
+    for key in product.first():
+        configuration = next(product.configurations([key]))
+        candidate = candidates[key[0]]
+        placement = candidate.configuration.placement
+        configuration.value = 1500 if placement == "linear" else 1000
+        candidate.state.set_best(configuration)
+        firsts[placement] += 1
+    assert firsts["linear"] == 2
+    assert min(firsts["v"], firsts["interleaved"]) > 2
 
 
 def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:

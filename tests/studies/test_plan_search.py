@@ -182,3 +182,21 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
     search._begin(Deadline.after(600))
     followed = [hint.pipeline.counts for hint in reversed(search._search._hints)]
     assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]
+
+
+def test_modes_that_chosen_recompute_includes_are_bounded_and_share_its_schedules() -> None:
+    """They are not searched: the best schedule without recompute is one of the search for all."""
+    layers = [{"forward": 1, "activation": 2, "kept": 1} for _ in range(4)]
+    plan = ppopt.plan(
+        ppopt.Model(layers), devices=2, batches=3, placement="linear", mem_limit=12,
+        recompute=("none", "full", "search"), workers=1, time_limit=60,
+    )  # fmt: skip
+    rows = {row.configuration.recompute: row for row in plan.rows}
+    assert plan.status is Status.OPTIMAL
+    assert rows["none"].value == rows["search"].value == plan.value
+    assert rows["full"].status is RowStatus.PRUNED
+    alone = ppopt.plan(
+        ppopt.Model(layers), devices=2, batches=3, placement="linear", mem_limit=12,
+        recompute="none", workers=1, time_limit=60,
+    )  # fmt: skip
+    assert alone.value == plan.value
