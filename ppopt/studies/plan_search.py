@@ -243,14 +243,18 @@ class PlanSearch(Interruptible):
             candidate.raise_to(wider)
             if self._is_open(candidate):
                 with deadline.share(self._params.included_bounding).scope():
-                    candidate.choice.bound(self.ceiling)
+                    candidate.choice.bound(self._bounded_to(candidate))
                 candidate.update(self.ceiling)
         for index, candidate in enumerate(waiting):
-            ceiling = self.ceiling
-            if ceiling is not None:
-                ceiling = int(ceiling * candidate.configuration.batches * self._params.margin)
-            candidate.raise_bound(deadline.share_with(len(waiting) - index - 1), ceiling)
+            turn = deadline.share_with(len(waiting) - index - 1)
+            candidate.raise_bound(turn, self._bounded_to(candidate))
             self._note("bounds")
+
+    def _bounded_to(self, candidate: PlanCandidate) -> int | None:
+        """Time of all microbatches up to which the bounds of a configuration are exact."""
+        if self.ceiling is None:
+            return None
+        return int(self.ceiling * candidate.configuration.batches * self._params.margin)
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:
         """Search all orders for at most a turn; without a schedule, until the deadline."""
