@@ -6,11 +6,18 @@ from collections.abc import Iterator, Sequence
 from statistics import mean
 from typing import NamedTuple
 
-from benchmarks.derived_measured.outcomes import Outcome, calibrated, percent
+from benchmarks.derived_measured.outcomes import (
+    Outcome,
+    calibrated,
+    calibrated_by_three,
+    percent,
+)
 from benchmarks.derived_measured.runs import SIMUMAX
 from benchmarks.record import table
 
 GPUS_PER_NODE = 8
+ENOUGH = 5
+"""Rows of a machine from which three of them may be calibrated, and others are left."""
 
 
 class Aim(NamedTuple):
@@ -83,6 +90,11 @@ def _one_row(what: str, limit: float, machines: Sequence[Sequence[Outcome]]) -> 
     each = [error for rows in machines for row in rows for error in calibrated(rows, row)]
     yield Aim(f"{what}, the first row of a machine calibrated", limit, first)
     yield Aim(f"{what}, each row of a machine calibrated in turn", limit, each)
+    larger = [rows for rows in machines if len(rows) >= ENOUGH]
+    three = [error for rows in larger for error in calibrated_by_three(rows)]
+    same = [error for rows in larger for error in calibrated(rows, rows[0])]
+    besides = f"{percent(mean(map(abs, same)))} with the first row alone" if same else ""
+    yield Aim(f"{what}, three rows that differ in communication calibrated", limit, three, besides)
 
 
 def _tensor(machines: Sequence[Sequence[Outcome]]) -> Iterator[float]:
@@ -96,7 +108,10 @@ def _tensor(machines: Sequence[Sequence[Outcome]]) -> Iterator[float]:
 
 def machine_table(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Every machine with runs that the aims are about: errors without and with calibration."""
-    columns = ("source", "hardware", "rows", "mean", "signed", "first calibrated", "each in turn")
+    columns = (
+        *("source", "hardware", "rows", "mean", "signed"),
+        *("first calibrated", "each in turn", "three calibrated"),
+    )
     yield from table(columns, map(_machine_row, _machines([o for o in outcomes if o.aimed])))
 
 
@@ -104,6 +119,9 @@ def _machine_row(rows: Sequence[Outcome]) -> list[object]:
     errors, run = _errors(rows), rows[0].run
     first = calibrated(rows, rows[0])
     each = [error for row in rows for error in calibrated(rows, row)]
-    calibrations = [percent(mean(map(abs, errors))) if errors else "-" for errors in (first, each)]
+    three = calibrated_by_three(rows) if len(rows) >= ENOUGH else []
+    calibrations = [
+        percent(mean(map(abs, errors))) if errors else "-" for errors in (first, each, three)
+    ]
     absolute, signed = percent(mean(map(abs, errors))), percent(mean(errors), sign=True)
     return [run.source, run.hardware, len(rows), absolute, signed, *calibrations]

@@ -8,6 +8,8 @@ from functools import cached_property
 from statistics import mean, median
 from typing import NamedTuple
 
+import numpy as np
+
 from benchmarks.derived_measured.predict import Prediction, predict, predicted, setup_of
 from benchmarks.derived_measured.runs import (
     BIGSCIENCE,
@@ -18,6 +20,7 @@ from benchmarks.derived_measured.runs import (
     time_apart,
 )
 from ppopt.derivation.layer_costs import Scale
+from ppopt.studies.calibrate import DIFFERENT
 
 NUDGE = 0.1
 """Of the factor on kernels, by which the derivative of a step is taken."""
@@ -55,9 +58,23 @@ class Outcome:
     @cached_property
     def slope(self) -> float:
         """By how many ms the step grows with the factor on kernels."""
+        return self._slope(Scale(compute=1 + NUDGE))
+
+    @cached_property
+    def communication_slope(self) -> float:
+        """The same of the factor on communication."""
+        return self._slope(Scale(communication=1 + NUDGE))
+
+    def _slope(self, scale: Scale) -> float:
         assert self.prediction is not None
-        slower = replace(setup_of(self.run), scale=Scale(compute=1 + NUDGE))
+        slower = replace(setup_of(self.run), scale=scale)
         return (predicted(slower).step - self.prediction.step) / NUDGE
+
+    @property
+    def communication_share(self) -> float:
+        """The share of the step that grows with the factor on communication."""
+        assert self.prediction is not None
+        return self.communication_slope / self.prediction.step
 
     @property
     def memory(self) -> MeasuredMemory | None:
@@ -186,3 +203,30 @@ def calibrated(outcomes: Sequence[Outcome], reference: Outcome) -> list[float]:
         for outcome in outcomes
         if outcome is not reference and outcome.prediction and outcome.measured
     ]
+
+
+def calibrated_by_three(outcomes: Sequence[Outcome]) -> list[float]:
+    """Errors of all but three, which set the factors on kernels and on communication.
+
+    They are those with the smallest, the median and the largest share of communication, as
+    `--calibrate FILE` asks for; if these hardly differ, the factor on communication is 1.
+    """
+    rows = sorted(
+        (outcome for outcome in outcomes if outcome.prediction and outcome.measured),
+        key=lambda outcome: outcome.communication_share,
+    )
+    references = [rows[0], rows[len(rows) // 2], rows[-1]]
+    differ = references[-1].communication_share - references[0].communication_share >= DIFFERENT
+    slopes = np.array([_slopes(row) for row in references])[:, : 2 if differ else 1]
+    wanted = [-(row.error or 0) for row in references]
+    factors = np.linalg.lstsq(slopes, np.array(wanted), rcond=1e-3)[0]
+    return [
+        (row.error or 0) + float(_slopes(row)[: len(factors)] @ factors)
+        for row in rows
+        if all(row is not reference for reference in references)
+    ]
+
+
+def _slopes(outcome: Outcome) -> np.ndarray:
+    """By how much the predicted step grows with each factor, relative to the measured one."""
+    return np.array([outcome.slope, outcome.communication_slope]) / (outcome.measured or 1)

@@ -42,5 +42,3 @@ def _kernels(run: Run, architecture: Architecture) -> Iterator[str]:
         yield "no fused softmax: heads / tensor x microbatch is not a multiple of 4"
     if (architecture.hidden // tensor) % 64:
         yield f"{architecture.hidden // tensor} columns a rank, not a multiple of 64"
-    if run.source == BIGSCIENCE:
-        yield "DeepSpeed's transfers between stages hide behind nothing"

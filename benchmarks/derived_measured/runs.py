@@ -217,12 +217,6 @@ SUSPECT: tuple[tuple[str, Row, str], ...] = (
         {},
         "head of the table: 512 sequences, its column: 2048; steps 4 times too short",
     ),
-    (
-        "",
-        {"hidden": 14400},
-        "hidden 14400 was given up for tile quantization: 30 % slower than 13824 (1800 columns a "
-        "rank, heads 225 wide)",
-    ),
     ("GPT 181B", {"gbs": 1568, "pp": 6}, "takes as long as the run of 2048 sequences beside it"),
     ("GPT 187B", {"gpus": 320, "dp": 8}, "320 GPUs published, 640 by data x tensor x pipeline"),
 )

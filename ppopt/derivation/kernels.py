@@ -16,12 +16,6 @@ BLOCK = 128
 """Queries that one thread block of FlashAttention computes (arXiv 2307.08691)."""
 
 
-SCAN = 1.47
-"""Time per FLOP of Mamba-2, relative to the gated delta rule: on a B200 4 x 8192 tokens with 64
-heads of 64 x 128 take 1.435 ms (AIConfigurator, mamba_chunk_scan_combined, TensorRT-LLM
-1.3.0rc15)."""
-
-
 class KernelBound(StrEnum):
     """What limits the speed of a kernel."""
 
@@ -31,10 +25,8 @@ class KernelBound(StrEnum):
     """Products of several experts' matrices in one kernel."""
     ATTENTION = "attention"
     ATTENTION_BACKWARD = "attention backward"
-    DELTA = "delta rule"
+    STATE = "state"
     """Linear attention with a state, in chunks of tokens."""
-    SCAN = "scan"
-    """Mamba-2, in chunks of tokens."""
     MEMORY = "memory"
     """Bytes that are read and written."""
 
@@ -53,6 +45,8 @@ class Kernel(NamedTuple):
     """Of attention: pairs of a head and a block of queries."""
     in_bf16: bool = False
     """Whether it stays in BF16 in a training of lower precision."""
+    slower: float = 1.0
+    """Time of its FLOPs, relative to that of kernels with the same bound."""
 
     def seconds(self, gpu: Gpu, precision: Precision) -> float:
         """Time on a GPU, in seconds."""
@@ -67,10 +61,9 @@ class Kernel(NamedTuple):
             share = gpu.grouped_efficiency if grouped else gpu.matrix_efficiency
             work = self.flops + self.launches * gpu.matrix_overhead
             peak = gpu.bf16 if self.in_bf16 else gpu.peak(precision)
-            return work / (peak * share)
-        if self.bound in (KernelBound.DELTA, KernelBound.SCAN):
-            slower = SCAN if self.bound is KernelBound.SCAN else 1
-            return slower * self.flops / (gpu.bf16 * gpu.state_efficiency)
+            return self.slower * work / (peak * share)
+        if self.bound is KernelBound.STATE:
+            return self.slower * self.flops / (gpu.bf16 * gpu.state_efficiency)
         forward = self.bound is KernelBound.ATTENTION
         share = gpu.attention_efficiency if forward else gpu.attention_backward_efficiency
         return self.flops * (1 + gpu.attention_blocks / self.blocks) / (gpu.bf16 * share)

@@ -57,6 +57,16 @@ STATE_BACKWARD = 2.75
 """FLOPs of attention with a state in B, in those of F: B computes states and scores of chunks
 again, and of each product of F the gradients of both factors (ssd_combined.py of
 github.com/state-spaces/mamba; kernels of fla-org/flash-linear-attention are alike)."""
+SCAN = 1.47
+"""Time per FLOP of Mamba-2, relative to the gated delta rule: on a B200 4 x 8192 tokens with 64
+heads of 64 x 128 take 1.435 ms (AIConfigurator, mamba_chunk_scan_combined, TensorRT-LLM
+1.3.0rc15)."""
+ALIGNED = 8
+"""Elements of 16 bytes, of which rows of matrices are multiples for fast products (NVIDIA's Matrix
+Multiplication Background User's Guide, "Tensor Core Requirements")."""
+UNALIGNED = 20
+"""Time of products of heads whose width is no multiple of `ALIGNED`: four runs of BigScience with
+heads 108 wide take as long; thirteen with heads 225 wide, not used, are 6 % too fast on average."""
 STATE_KERNELS = 5
 """Kernels of attention with a state: sums of decays, states, their sequence, scores, outputs."""
 CONVOLUTION = PassTraffic(2, 3)
@@ -250,8 +260,10 @@ class Rank(RankProducts):
         share = self.tokens / self.training.tensor
         flops = attention.scores(self.context_of(attention)) * share
         if isinstance(attention, Recurrent):
-            bound = KernelBound.SCAN if isinstance(attention, StateSpace) else KernelBound.DELTA
-            forward = Kernel("chunks", bound, flops, launches=STATE_KERNELS)
+            slower = SCAN if isinstance(attention, StateSpace) else 1
+            forward = Kernel(
+                "chunks", KernelBound.STATE, flops, launches=STATE_KERNELS, slower=slower
+            )
             back = forward._replace(flops=STATE_BACKWARD * flops, launches=3 * STATE_KERNELS)
         elif self.training.attention == UNFUSED:
             return self._scores_in_memory(attention)
@@ -273,6 +285,7 @@ class Rank(RankProducts):
         share, keys = self.tokens / self.training.tensor, self.context_of(attention)
         flops = share * attention_flops(keys, attention.heads, attention.query, attention.value)
         scores = share * keys * attention.heads
+        slower = UNALIGNED if attention.query % ALIGNED else 1
         bytes_per_score = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
         forward = (
             Kernel(
@@ -282,6 +295,7 @@ class Rank(RankProducts):
                 bytes_per_score.products * scores,
                 2,
                 in_bf16=True,
+                slower=slower,
             ),
             Kernel(
                 "softmax and dropout", KernelBound.MEMORY, 0, bytes_per_score.pointwise * scores, 2
@@ -297,6 +311,7 @@ class Rank(RankProducts):
                     4,
                 ),
                 in_bf16=True,
+                slower=slower,
             ),
             Kernel(
                 "softmax and dropout",
