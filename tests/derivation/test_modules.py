@@ -72,13 +72,13 @@ def test_modules_of_experts_and_latent_attention_by_hand() -> None:
 
 @pytest.mark.parametrize("modules", MEASURED)
 def test_time_and_memory_change_as_nvidia_measured(modules: str) -> None:
-    """Time within 3 points but for `mla_up_proj,mlp` (3.5), memory within 2 points."""
-    model = derive_model(MOONLIGHT, gpu="h100", **RANKS, batches=1)
+    """Time within 3 points but for `mla_up_proj,mlp` (3.4), memory within 1 point."""
+    model = derive_model(MOONLIGHT, gpu="h100", **RANKS, devices=1, batches=1)
     (time, memory), (before, without) = figures(model, modules), figures(model, "")
     measured_time, measured_memory = MEASURED[modules]
-    allowed = 3.6 if modules == "mla_up_proj,mlp" else 3
+    allowed = 3.5 if modules == "mla_up_proj,mlp" else 3
     assert abs(100 * (time / before - 1) - measured_time) <= allowed
-    assert abs(100 * (memory / without - 1) - measured_memory) <= 2
+    assert abs(100 * (memory / without - 1) - measured_memory) <= 1.1
 
 
 def test_recompute_of_the_feed_forward_costs_what_nvidia_measured() -> None:
