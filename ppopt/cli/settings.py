@@ -239,6 +239,8 @@ def _stated_by_files(flags: Mapping[str, Any]) -> dict[str, Any]:
 
             if (stated := trainer_file.value_of(field, text)) is not None:
                 values[field] = stated
+                if field == "offload" and stated != "none":
+                    values["offload_fraction"] = trainer_file.read_offload_fraction(Path(text))
     return values
 
 

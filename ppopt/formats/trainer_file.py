@@ -31,6 +31,7 @@ _KEYS = (
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
     *("recompute_activations", "recompute_layer_ids", "activation_checkpoint"),
     *("fine_grained_activation_offloading", "offload_modules", "cpu_offloading"),
+    *("activation_offload_fraction", "delta_offload_bytes_across_pp_ranks"),
     *OVERLAPS,
 )
 _OFF = (None, False, "", "null", "none", "false")
@@ -74,6 +75,22 @@ def read_offload(path: Path) -> str | tuple[str, ...]:
     if keys.get("fine_grained_activation_offloading") in _OFF:
         return "none"
     return tuple(_listed(keys.get("offload_modules") or ())) or "none"
+
+
+def read_offload_fraction(path: Path) -> str | None:
+    """The fraction of the modules of every stage that offload; None: all.
+
+    Raises InputError, naming the file, if ranks differ: Megatron-LM then retains the activations of
+    the microbatches whose backward comes first, and here all microbatches offload the same.
+    """
+    keys = _read(path)
+    if str(keys.get("delta_offload_bytes_across_pp_ranks") or 0) != "0":
+        raise InputError(
+            f"offload: {label(path)}: delta_offload_bytes_across_pp_ranks offloads less in some "
+            "microbatches alone; here all offload the same: leave it out"
+        )
+    fraction = keys.get("activation_offload_fraction")
+    return None if fraction is None else str(fraction)
 
 
 def read_overlap(path: Path) -> tuple[str, ...]:

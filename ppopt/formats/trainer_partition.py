@@ -82,7 +82,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
         lines += ["--recompute-granularity selective", f"--recompute-modules {' '.join(recompute)}"]
     if offloaded := _offloaded_modules(pipeline.model):
         lines += ["--fine-grained-activation-offloading"]
-        lines += [f"--offload-modules {' '.join(offloaded)}"]
+        lines += [f"--offload-modules {' '.join(offloaded)}", *_offload_fraction(pipeline)]
     return "\n".join(lines) + "\n"
 
 
@@ -297,8 +297,40 @@ def _offloaded_modules(model: Model) -> tuple[str, ...]:
             f"megatron: it does not offload {', '.join(strange) or 'whole layers'}; take offload "
             f"none, or offload_modules of {', '.join(sorted(OFFLOADED_MODULES))}"
         )
-    _check_same(model.layers, "offload", names)
     return names
+
+
+def _offload_fraction(pipeline: Pipeline) -> list[str]:
+    """The fraction of the modules of every stage that offload; nothing if all do.
+
+    Raises NotApplicableError if no fraction leaves just these.
+    """
+    names = chosen_modules(pipeline.model.layers, "offload")
+    low, high = -1.0, 1.0
+    for layers in pipeline.model.stage_layers(pipeline.counts):
+        chosen = [
+            module.name in (layer.offload or ())
+            for layer in layers
+            for module in layer.modules
+            if module.name in names
+        ]
+        if chosen != sorted(chosen, reverse=True):
+            raise NotApplicableError(
+                "megatron: it offloads the first modules of a stage, in the order of F; give "
+                "offload_modules and offload_fraction, or take offload none"
+            )
+        if chosen:
+            disabled, number = chosen.count(False), len(chosen)
+            low, high = max(low, 1 - (disabled + 1) / number), min(high, 1 - disabled / number)
+    if high == 1:
+        return []
+    fraction = f"{max((low + high) / 2, 0):.6f}"
+    if not low < float(fraction) <= high:
+        raise NotApplicableError(
+            "megatron: it offloads one fraction of the modules of every stage, and these differ; "
+            "give offload_fraction, or take offload none"
+        )
+    return [f"--activation-offload-fraction {fraction}"]
 
 
 def _check_same(layers: Iterable[Layer], field: str, names: Sequence[str]) -> None:
@@ -331,7 +363,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
     _check_layers(pipeline, MEGATRON)
     _check_megatron_placement(pipeline)
     _recompute_of(pipeline.model, MEGATRON)
-    _offloaded_modules(pipeline.model)
+    _check_same(pipeline.model.layers, "offload", _offloaded_modules(pipeline.model))
     roles = [layer.role for layer in pipeline.model.layers]
     encoder = num_encoder_layers(pipeline.model)
     if "mtp" not in roles and not encoder:

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate, pairwise
+from math import floor
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppopt.errors import InputError
+from ppopt.problem import exact
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.layers import Layers
 from ppopt.problem.modules import Chosen
@@ -57,6 +60,32 @@ def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
     if choice in searches:
         return choice, model
     return None, model.with_recompute(choice) if recompute else model.with_offload(choice)
+
+
+def with_offload_fraction(model: L, counts: Sequence[int], value: object) -> L:
+    """The model in which a fraction of the modules that offload do so, stage by stage.
+
+    Of the n modules of a stage, in the order of F, the last floor(n x (1 - fraction)) do not. So
+    does Megatron-LM (megatron/core/pipeline_parallel/fine_grained_activation_offload.py, 008df8a),
+    which also retains some modules for prefetching. Raises InputError if the value is no number
+    between 0 and 1.
+    """
+    fraction = exact.read(value, "offload_fraction").value
+    if not 0 <= fraction <= 1:
+        raise InputError(f"offload_fraction: {value} is not between 0 and 1")
+    offloaded: dict[int, Chosen] = {}
+    for low, high in pairwise(accumulate(counts, initial=0)):
+        layers = [(index, model.layers[index].offload) for index in range(low, high)]
+        pairs = [(index, name) for index, own in layers if isinstance(own, tuple) for name in own]
+        num_offloaded = len(pairs) - floor(len(pairs) * (1 - fraction))
+        own_modules: dict[int, tuple[str, ...]] = {}
+        for index, name in pairs[:num_offloaded]:
+            own_modules[index] = (*own_modules.get(index, ()), name)
+        offloaded |= {index: own for index, own in layers if isinstance(own, bool)}
+        offloaded |= own_modules
+    return model.with_choice(
+        {index: layer.recompute for index, layer in enumerate(model.layers)}, offloaded
+    )
 
 
 def _of_numbers(numbers: tuple[int, ...], model: L) -> L:

@@ -88,7 +88,7 @@ class Pipeline(PipelineFields):
         if self.model is None:
             modules = (f"{field}_modules" for field in layer_choices.RULES)
             fields = ("partition", "recompute", "offload", "recompute_unit", *modules)
-            stated = {field: getattr(self, field) for field in fields}
+            stated = {field: getattr(self, field) for field in (*fields, "offload_fraction")}
             if self.partition_order != placement.PartitionOrder.STAGES:
                 stated["partition_order"] = self.partition_order
             partition.refuse_without_layers(stated)

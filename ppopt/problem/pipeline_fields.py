@@ -68,6 +68,10 @@ class PipelineFields(StageFields[Any]):
     """Of a model: `none` of its layers offloads, or `all` do that can and do not recompute; both
     become None when the layers of the model are set. `search`: chosen with the schedule. None:
     as the layers state."""
+    offload_fraction: Any = None
+    """Of a model: share of the offloads of modules of every stage that remain, the first ones (see
+    `ppopt.problem.layer_choices.with_offload_fraction`); it becomes None when the layers are set.
+    None: all."""
     offload_modules: Any = None
     """Of a model: names of the modules that offload, in place of `offload`; None: none."""
     host_link: Any = HostLink.DUPLEX

@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ppopt.errors import Faults, InputError
+from ppopt.errors import ConflictError, Faults, InputError
 from ppopt.problem import (
     cost_fields,
     exact,
     frozen,
     hosting,
+    layer_choices,
     link,
     microbatches,
     partition,
@@ -112,6 +113,16 @@ def _read_costs(pipeline: Pipeline, reader: FieldReader) -> None:
         return
     cost_fields.refuse_beside_layers(fields)
     reader.note(pipeline.model.rounded)
+    if pipeline.offload_fraction is not None:
+        if partition.SEARCH in (pipeline.partition, pipeline.offload):
+            raise ConflictError(
+                "offload_fraction: it is of given modules of given stages; give --partition and "
+                "--offload-modules, or leave it out"
+            )
+        model = layer_choices.with_offload_fraction(
+            pipeline.model, pipeline.counts, pipeline.offload_fraction
+        )
+        set_fields(pipeline, model=model, offload_fraction=None)
     first = pipeline.first_backward
     set_fields(pipeline, **cost_fields.of_layers(pipeline.model, pipeline.counts, first))
 

@@ -402,6 +402,17 @@ SETTINGS = (
         under=Heading.MEMORY,
         replaceable=True,
     ),
+    Setting(
+        "offload_fraction",
+        Shape.NUMBER,
+        "share of the modules that offload in every stage, with --offload-modules: the last ones "
+        "in the order of F stay on the device, as with `--activation-offload-fraction` of "
+        "Megatron-LM",
+        "1",
+        minimum=0,
+        under=Heading.MEMORY,
+        replaceable=True,
+    ),
     *_cost_settings(cost_table.OffloadFields),
     _choice(
         "host_link",

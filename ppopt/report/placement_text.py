@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
@@ -202,10 +204,24 @@ def explain_routes(reports: Iterable[ScheduleReport]) -> list[str]:
     return ["x2: two routes; the weights are allocated twice"] if marked else []
 
 
-def _modules(runs: Sequence[LayerRun] | None) -> str:
-    """The modules of layers that recompute or offload only these, in brackets; empty: no such."""
-    names = dict.fromkeys(name for run in runs or () for name in run.modules or ())
-    return f" ({clean(' '.join(names))})" if names else ""
+def _modules(runs: Sequence[LayerRun] | None, partition: Sequence[int] | None) -> str:
+    """The modules of layers that recompute or offload only these, in brackets; empty: no such.
+
+    Several, or some and whole layers, have their number in every stage: `(whole 0,2, mlp 3,1)`.
+    """
+    ends = list(accumulate(partition or (), initial=0))
+    by_name: dict[str, list[int]] = {}
+    for run in runs or ():
+        for name in ("whole",) if run.modules is None else run.modules:
+            counts = by_name.setdefault(name, [0] * (len(ends) - 1))
+            for index in range(run.first, run.last + 1):
+                counts[bisect_right(ends, index) - 1] += 1
+    if not by_name.keys() - {"whole"}:
+        return ""
+    if len(by_name) == 1:
+        return f" ({clean(*by_name)})"
+    parts = (f"{clean(name)} {','.join(map(str, own))}" for name, own in by_name.items())
+    return f" ({', '.join(parts)})"
 
 
 def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:
@@ -220,7 +236,8 @@ def describe_choices(figures: ScheduleFigures, searched: Sequence[str]) -> str:
         "offload": ("offload", figures.offload, figures.offloaded_layers),
     }
     parts = [
-        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}{_modules(runs)}"
+        f"{word} {value if isinstance(value, str) else ','.join(map(str, value))}"
+        f"{_modules(runs, figures.partition)}"
         for key, (word, value, runs) in named.items()
         if key in searched and value is not None
     ]

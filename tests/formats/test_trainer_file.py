@@ -9,7 +9,12 @@ import pytest
 
 from ppopt import InputError, Model, Pipeline
 from ppopt.formats import primus_schedule, trainer_partition
-from ppopt.formats.trainer_file import read_offload, read_overlap, read_recompute
+from ppopt.formats.trainer_file import (
+    read_offload,
+    read_offload_fraction,
+    read_overlap,
+    read_recompute,
+)
 from tests.cli.cli_run import done, json_of
 
 MODULES = [
@@ -59,6 +64,36 @@ def test_arguments_of_megatron_are_read_back(chosen: dict[str, Any], tmp_path: P
     settings = (line.partition(" ") for line in lines if "layout" not in line)
     keys.write_text("".join(f"{name}: {value or 'true'}\n" for name, _, value in settings))
     assert (read_recompute(keys), read_offload(keys)) == (read_recompute(path), read_offload(path))
+
+
+@pytest.mark.parametrize("fraction", ["0.9", "0.5", "0.3", "0"])
+def test_a_fraction_of_the_modules_is_read_back(fraction: str, tmp_path: Path) -> None:
+    """Stages of 2 and 2 blocks with two modules: floor(4 x (1 - fraction)) stay on the device."""
+    exported = pipeline(offload_modules="core_attn,expert_fc1", offload_fraction=fraction)
+    remaining = 4 - int(4 * (1 - float(fraction)))
+    pairs = [
+        [name for layer in stage for name in layer.offload or ()]
+        for stage in exported.model.stage_layers(exported.counts)
+    ]
+    assert pairs == [(["core_attn", "expert_fc1"] * 2)[:remaining]] * 2
+    path = tmp_path / "arguments.txt"
+    path.write_text(trainer_partition.megatron_arguments(exported))
+    imported = pipeline(offload=read_offload(path), offload_fraction=read_offload_fraction(path))
+    assert imported.model.layers == exported.model.layers
+
+
+def test_a_difference_between_ranks_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.yaml"
+    path.write_text("delta_offload_bytes_across_pp_ranks: 1024\n")
+    with pytest.raises(InputError, match="offloads less in some microbatches alone"):
+        read_offload_fraction(path)
+
+
+def test_a_fraction_needs_a_partition_and_is_at_most_one() -> None:
+    with pytest.raises(InputError, match="of given modules of given stages"):
+        Pipeline(stages=2, batches=4, model=LAYERS, partition="search", offload_fraction="0.5")
+    with pytest.raises(InputError, match="2 is not between 0 and 1"):
+        pipeline(offload_fraction=2)
 
 
 @pytest.mark.parametrize("numbers", [(), (0, 2), (3, 4)])

@@ -57,6 +57,7 @@ OF_LAYERS: dict[str, dict[str, Any]] = {
     "first_backward": {"first_backward": "weight"},
     "offload": {"offload": "search"},
     "offload_modules": {"offload_modules": ["core_attn"]},
+    "offload_fraction": {"offload_modules": ["core_attn"], "offload_fraction": "0.5"},
 }
 """The same of settings that only a pipeline with layers has."""
 MODULE = {"name": "core_attn", "time": 1, "memory": 1, "offload_time": 1}

@@ -36,6 +36,7 @@ SAMPLES = {
     "recompute": "full",
     "recompute_modules": "norm",
     "offload_modules": "norm",
+    "offload_fraction": "0.5",
     "link": {"latency": 1, "bandwidth": 2},
     "link_mode": "streams",
     "first_backward": "weight",
@@ -50,7 +51,7 @@ SAMPLES = {
 }
 LAYERED = (
     *("partition", "recompute", "recompute_unit", "link", "first_backward", "offload"),
-    *("recompute_modules", "offload_modules"),
+    *("recompute_modules", "offload_modules", "offload_fraction"),
 )
 NEEDS: dict[str, dict[str, object]] = {
     **{name: {"layers": SAMPLES["model"]} for name in LAYERED},

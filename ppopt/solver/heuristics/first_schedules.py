@@ -98,11 +98,15 @@ class FirstSchedules(NamedTuple):
                 yield from filter(None, (self._repaired(each, kind) for each in over_limits))
 
     def _repaired(self, schedule: Schedule, kind: BackwardKind) -> Schedule | None:
-        """The schedule with forwards that wait for memory; None: that does not help."""
+        """The schedule with forwards that wait for memory; None: that does not help.
+
+        It never helps a device whose static memory alone is above its limit.
+        """
         orders = repair(schedule, Problem(schedule.pipeline, self.objective, kind).instance)
         if orders is None:
             return None
-        return checked(timing.schedule(schedule.pipeline, orders, self.objective))
+        repaired = timing.schedule(schedule.pipeline, orders, self.objective)
+        return checked(repaired) if repaired.fits_limits else None
 
     @property
     def balanced(self) -> Pipeline:

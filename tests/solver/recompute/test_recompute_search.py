@@ -191,3 +191,18 @@ def test_options_are_bounded_until_the_deadline(
     result = solve(pipeline, backward_kind="whole", workers=1, time_limit=1)
     assert result.schedule is not None and verify(result.schedule) == []
     assert result.schedule.fits_limits
+
+
+def test_static_memory_alone_above_a_limit_is_infeasible() -> None:
+    """Device 1 allocates no activation: a schedule that waits for memory does not help."""
+    layers = [
+        {"forward": 3, "backward": 2, "activation": 1, "static": 1, "frozen": True},
+        {"forward": 3, "static": 1, "memory_b": 1, "recompute": True, "activation": 0},
+        {"forward": 1, "backward": 5, "activation": 1, "static": 1, "frozen": True},
+    ]
+    pipeline = Pipeline(
+        stages=3, batches=1, model=layers, partition="search", recompute="search",
+        mem_limit=[6, 0, 9],
+    )  # fmt: skip
+    result = solve(pipeline, objective="device-span", workers=1, time_limit=60)
+    assert result.status is Status.INFEASIBLE
