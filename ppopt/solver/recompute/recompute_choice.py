@@ -1,6 +1,7 @@
 """Candidate assignments of recomputed or offloaded layers to stages, with lower bounds.
 
-The bound of a device (head, work and forced idle time: `ppopt.solver.bounds.device_bounds`) depends
+The bound of a device (head, work and forced idle time: `ppopt.solver.bounds.device_bounds`; moves
+over its host link: `ppopt.solver.bounds.host_link_bound`) depends
 on the options of its own stages; those of other stages only increase its waits. So it is computed
 for every option of the device, without recompute or offload on other devices. The maximum over the
 devices bounds an assignment. The minimum over the options of one device bounds all assignments.
@@ -20,10 +21,12 @@ from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
+from ppopt.solver.bounds.host_link_bound import host_link_bound
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
@@ -219,6 +222,8 @@ class RecomputeChoice(Choice):
             return None
         routes = [RouteTimes(problem.relaxed.instance, 0)]
         bound = one_device_bound(routes, device, self._problem.objective).value
+        if self._problem.objective is Objective.MAKESPAN:
+            bound = max(bound, host_link_bound(pipeline, routes[0], device))
         return pipeline.on_grid(bound)
 
     @property

@@ -1,0 +1,56 @@
+"""The bound by the host link, by hand and against the schedules of `solve`."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import Any
+
+import pytest
+
+import ppopt
+from ppopt import Pipeline, Status
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.objective import Objective
+from ppopt.problem.problem import Problem
+from ppopt.solver.bounds.host_link_bound import host_link_bound
+from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.relaxation.route_times import RouteTimes
+
+
+def bound_of(**fields: Any) -> Fraction:
+    """The bound of device 0, in the user's unit."""
+    pipeline = Pipeline(**fields)
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    route = RouteTimes(problem.relaxed.instance)
+    return Fraction(host_link_bound(pipeline, route, 0), pipeline.ticks.per_unit)
+
+
+STAGE = {"stages": 1, "forward": 1, "backward": 2, "activation": 3, "offload_memory": 2}
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({}, 1 + 4 * 10 + 10 + 2),
+        ({"host_link": "shared"}, 1 + 2 * 4 * 10 + 2),
+        ({"slices": 2}, Fraction(1, 2) + 4 * 10 + 5 + 1),
+        ({"microbatch_memory": [1, 1, 2, 2]}, 1 + 6 * 10 + 10 + 2),
+        ({"offload_memory": 0, "offload_time": 0}, 0),
+    ],
+)
+def test_the_bound_by_hand(fields: dict[str, Any], expected: Fraction) -> None:
+    """Four moves of 10 out, one back, after F of 1 and before BW of 2."""
+    assert bound_of(**STAGE | {"batches": 4, "offload_time": 10} | fields) == expected
+
+
+def test_a_search_of_offload_is_bounded_by_its_moves() -> None:
+    """Two microbatches need 6 without offload; moves of both need 1 + 20 + 10 + 2 = 33."""
+    layer = {
+        "forward": 1, "backward": 2, "activation": 4, "offload_time": 10, "offload_memory": 3
+    }  # fmt: skip
+    fits = Pipeline(stages=1, batches=2, model=[layer], mem_limit=4, offload="search")
+    choice = RecomputeChoice(Problem(fits, Objective.MAKESPAN, BackwardKind.WHOLE))
+    bounds = [option.bound / fits.grid for option in choice.devices[0]]
+    assert bounds == [6, 33]
+    result = ppopt.solve(fits, workers=1, time_limit=60)
+    assert (result.status, result.value) == (Status.OPTIMAL, 6)
