@@ -32,8 +32,8 @@ from ppopt.problem.settings import NAMED, Heading
         "Recompute modes to try: none, full (every decoder and mtp layer), selective (core "
         "attention), modules such as layernorm+moe_act, search (chosen per stage; for Megatron-LM "
         "as search-set), search-set (one set of modules for all layers), layers (set per layer in "
-        "the file). Default: layers if any layer sets recompute. Otherwise none; with a memory "
-        "limit also full and search.",
+        "the file), or a trainer's file. Default: layers if any layer sets recompute. Otherwise "
+        "none; with a memory limit also full and search.",
         NAMED["recompute"].heading,
     ),
     strategies=option(
@@ -90,7 +90,7 @@ def plan(
         "batches": _numbers("batches", batches),
         "placement": names(placement),
         "chunks": _numbers("chunks", chunks),
-        "recompute": names(recompute),
+        "recompute": _recompute_modes(recompute),
         "strategies": names(strategies),
         "current": read_current(settings, current),
         "runtime": runtime.lower(),
@@ -140,3 +140,15 @@ def _numbers(name: str, text: str | None) -> tuple[int, ...] | None:
     if text is None:
         return None
     return tuple(whole(name, part.strip()) for part in text.split(","))
+
+
+def _recompute_modes(text: str | None) -> tuple[str, ...] | None:
+    """The modes of a list, or that of a trainer's file; raises InputError if it is of layers."""
+    from ppopt.formats import trainer_file
+
+    stated = None if text is None else trainer_file.value_of("recompute", text)
+    if stated is None:
+        return names(text)
+    if not isinstance(stated, str):
+        raise InputError(f"recompute: {text} lists layers, and a plan chooses them; use search")
+    return (stated,)

@@ -162,3 +162,6 @@ def test_the_command_line_reads_an_export(tmp_path: Path) -> None:
     output = json_of("eval 1f1b --config", model, "--partition", file, "--recompute", file)
     assert output["recomputed_layers"][0]["modules"] == ["layernorm"]
     assert output["recompute"] == [2, 2]
+    line = "plan --placement linear --strategies 1f1b --workers 1 --config"
+    output = json_of(line, model, "--partition", "balanced", "--recompute", file)
+    assert {row["recompute"] for row in output["rows"]} == {"layernorm"}
