@@ -13,6 +13,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.host_link_bound import host_link_bound
+from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.relaxation.route_times import RouteTimes
 
@@ -54,3 +55,21 @@ def test_a_search_of_offload_is_bounded_by_its_moves() -> None:
     assert bounds == [6, 33]
     result = ppopt.solve(fits, workers=1, time_limit=60)
     assert (result.status, result.value) == (Status.OPTIMAL, 6)
+
+
+@pytest.mark.parametrize(("link", "expected"), [("duplex", 40), ("shared", 80)])
+def test_a_partition_is_bounded_by_the_moves_of_a_device(link: str, expected: int) -> None:
+    """Two layers on one device, of which one or both offload: two moves of 10 for each."""
+    layer = {
+        "forward": 1, "backward": 2, "activation": 4, "offload_time": 10, "offload_memory": 3,
+        "count": 2,
+    }  # fmt: skip
+    pipeline = Pipeline(
+        stages=1, batches=2, model=[layer], mem_limit=40, offload="search", partition="search",
+        host_link=link,
+    )  # fmt: skip
+    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    choice = PartitionOptionChoice(problem)
+    keys = [(2, number) for number in range(3)]
+    bounds = [each.bound / pipeline.grid for each in choice.configurations(keys)]
+    assert bounds == [12, expected / 2, expected]
