@@ -86,7 +86,7 @@ def _fixed_of_layers(pipeline: Pipeline) -> dict[str, object]:
         if any(getattr(layer, able) for layer in model.layers):
             chosen = any(getattr(layer, name) for layer in model.layers)
             fixed[name] = None if chosen else "none"
-    searched = open_decisions(pipeline).names
+    searched = {name.removesuffix("_set") for name in open_decisions(pipeline).names}
     return {name: value for name, value in fixed.items() if name not in searched}
 
 

@@ -7,8 +7,9 @@ from typing import Any, cast
 
 import pytest
 
+from ppopt import Pipeline
 from ppopt.formats.figures import LayerRun, ScheduleFigures
-from ppopt.report.placement_text import describe_choices
+from ppopt.report.placement_text import describe_choices, describe_unsearched
 
 
 @pytest.mark.parametrize(
@@ -29,3 +30,14 @@ def test_modules_have_their_number_in_every_stage(runs: list[LayerRun], text: st
     )  # fmt: skip
     chosen = describe_choices(cast("ScheduleFigures", figures), ["partition", "recompute"])
     assert chosen == f": layers 2,2, recompute 2,2{text}"
+
+
+def test_a_search_of_sets_of_modules_is_a_search_of_recompute() -> None:
+    module = {"name": "mlp", "time": 1, "memory": 1}
+    layers = [{"forward": 1, "activation": 3, "modules": [module], "count": 4}]
+    for recompute in ("search", "search-set"):
+        pipeline = Pipeline(stages=2, batches=2, model=layers, mem_limit=9, recompute=recompute)
+        assert "recompute" not in describe_unsearched(pipeline)
+    assert "recompute" in describe_unsearched(
+        Pipeline(stages=2, batches=2, model=layers, mem_limit=9)
+    )
