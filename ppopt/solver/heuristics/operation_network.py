@@ -29,15 +29,11 @@ from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import Allocation, Constraints
+from ppopt.problem.operation_classes import Allocation
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.operation_table import Links, OperationTable
-from ppopt.solver.relaxation import device_relaxation
-from ppopt.solver.relaxation.device_relaxation import DeviceSubset
-from ppopt.solver.relaxation.route_times import RouteTimes
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
@@ -93,45 +89,20 @@ class OperationNetwork:
         resources: list[int] = self.table.resource.tolist()
         return resources
 
-    @cached_property
+    @property
     def tight(self) -> list[int]:
         """Devices whose memory limit is not implied by the fixed precedence."""
-        return [
-            device
-            for device in range(self.problem.pipeline.num_devices)
-            if self.instance.headroom(device) is not None
-            and not (
-                self._uniform and not device_relaxation.needs_cumulative(self.instance, device)
-            )
-        ]
+        return self.table.tight
 
     @cached_property
     def precedence(self) -> Precedence:
         """Precedence in every schedule whose microbatches are in order."""
-        links = Precedence([[] for _ in self.time], [[] for _ in self.time])
-        codes = self.table.codes
-        for flow in self._constraints():
-            before = np.searchsorted(codes, flow.before).tolist()
-            after = np.searchsorted(codes, flow.after).tolist()
-            for first, second, lag in zip(before, after, flow.lag.tolist(), strict=True):
-                self._link(links, first, second, lag)
-        return links
-
-    def _constraints(self) -> Iterator[Constraints]:
-        """Data flow, microbatch order, and the precedence that memory limits imply."""
-        pipeline, instance = self.problem.pipeline, self.instance
-        if not self._uniform:
-            return iter((instance.operation_flow, instance.microbatch_order))
-        devices = frozenset(range(pipeline.num_devices))
-        subsets = (
-            DeviceSubset(RouteTimes(instance, route), devices) for route in range(pipeline.routes)
+        before, after, lag = self.table.precedence
+        time = np.array(self.time, dtype=np.int64)
+        return Precedence(
+            _links(self.size, after, before, time[before] + lag),
+            _links(self.size, before, after, time[after] + lag),
         )
-        return map(device_relaxation.implied_precedence, subsets)
-
-    @property
-    def _uniform(self) -> bool:
-        """Whether there are only devices, and one mode."""
-        return self.instance.traits.isdisjoint(BESIDE_COMPUTE | {Trait.MIXED})
 
     @property
     def _devices(self) -> range:
@@ -169,38 +140,9 @@ class OperationNetwork:
     @cached_property
     def successors(self) -> Links:
         """Per operation: (successor, minimum distance of the starts in ticks)."""
-        links: Links = [[] for _ in self.time]
-        for op, before in enumerate(self.precedence.predecessors):
-            for predecessor, apart in before:
-                links[predecessor].append((op, apart))
-        return links
-
-    @cached_property
-    def _holdings(self) -> dict[int, list[tuple[int, int, Allocation]]]:
-        """(choice, mode, holding) on every device of `tight`, in all modes."""
-        instance, choice = self.instance, self.table.choice.tolist()
-        rows_of_class = [
-            np.searchsorted(self.table.codes, codes).tolist() for codes in instance.codes
-        ]
-        home = self.table.home.tolist()
-        holdings: dict[int, list[tuple[int, int, Allocation]]] = {
-            device: [] for device in self.tight
-        }
-        for mode in range(max(map(len, instance.rows))):
-            for allocating, freeing, amounts in instance.live_memory_in(mode):
-                device_holdings = holdings.get(home[rows_of_class[allocating][0]])
-                if device_holdings is not None:
-                    rows = zip(
-                        rows_of_class[allocating], rows_of_class[freeing], amounts, strict=True
-                    )
-                    device_holdings += (
-                        (choice[first], mode, Allocation(first, last, amount))
-                        for first, last, amount in rows
-                        if amount
-                    )
-        for device_holdings in holdings.values():
-            device_holdings.sort()
-        return holdings
+        before, after, lag = self.table.precedence
+        time = np.array(self.time, dtype=np.int64)
+        return _links(self.size, before, after, time[before] + lag)
 
     def open_choices(self, inside: Sequence[int]) -> dict[int, int]:
         """Mode choices of some operations, if all operations of the choice are among them.
@@ -224,7 +166,7 @@ class OperationNetwork:
         For these choices the mode is (choice, whether it is the first mode).
         """
         open_choices, modes = set(choices), self.modes.tolist()
-        for choice, mode, holding in self._holdings[device]:
+        for choice, mode, holding in self.table.holdings[device]:
             if choice in open_choices:
                 yield holding, (choice, mode == SPLIT_MODE)
             elif mode == modes[choice]:
@@ -505,6 +447,14 @@ class OperationNetwork:
         begin = np.array(start, dtype=np.int64)
         begin -= begin.min()
         return self.table.schedule(self.kind, begin, begin + np.array(self.time, dtype=np.int64))
+
+
+def _links(size: int, ops: Ints, related: Ints, apart: Ints) -> Links:
+    """Per operation: (related operation, ticks between the two)."""
+    links: Links = [[] for _ in range(size)]
+    for op, neighbour, ticks in zip(ops.tolist(), related.tolist(), apart.tolist(), strict=True):
+        links[op].append((neighbour, ticks))
+    return links
 
 
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:

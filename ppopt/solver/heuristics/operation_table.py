@@ -7,6 +7,7 @@ and the successors of the backward wait for the F.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from functools import cached_property
 from graphlib import TopologicalSorter
 
@@ -16,10 +17,14 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.operation_classes import Constraints
+from ppopt.problem.operation_classes import Allocation, Constraints
 from ppopt.problem.problem import Problem
+from ppopt.problem.traits import BESIDE_COMPUTE, Trait
 from ppopt.schedule.operations import ALONE, Operations, split_codes
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.relaxation import device_relaxation
+from ppopt.solver.relaxation.device_relaxation import DeviceSubset
+from ppopt.solver.relaxation.route_times import RouteTimes
 from ppopt.solver.relaxation.symmetry import canonical, canonical_besides
 
 Links = list[list[tuple[int, int]]]
@@ -144,6 +149,67 @@ class OperationTable:
         node = np.arange(self.size)
         node[self.pairs[:, 1]] = self.pairs[:, 0]
         return node
+
+    @cached_property
+    def tight(self) -> list[int]:
+        """Devices whose memory limit is not implied by the fixed precedence."""
+        return [
+            device
+            for device in range(self.problem.pipeline.num_devices)
+            if self.instance.headroom(device) is not None
+            and not (
+                self._uniform and not device_relaxation.needs_cumulative(self.instance, device)
+            )
+        ]
+
+    @property
+    def _uniform(self) -> bool:
+        """Whether there are only devices, and one mode."""
+        return self.instance.traits.isdisjoint(BESIDE_COMPUTE | {Trait.MIXED})
+
+    @cached_property
+    def precedence(self) -> Constraints:
+        """Precedence of operations in every schedule whose microbatches are in order."""
+        before, after, lag = map(np.concatenate, zip(*self._constraints(), strict=True))
+        return Constraints(
+            np.searchsorted(self.codes, before), np.searchsorted(self.codes, after), lag
+        )
+
+    def _constraints(self) -> Iterator[Constraints]:
+        """Data flow, microbatch order, and the precedence that memory limits imply."""
+        pipeline, instance = self.problem.pipeline, self.instance
+        if not self._uniform:
+            return iter((instance.operation_flow, instance.microbatch_order))
+        devices = frozenset(range(pipeline.num_devices))
+        subsets = (
+            DeviceSubset(RouteTimes(instance, route), devices) for route in range(pipeline.routes)
+        )
+        return map(device_relaxation.implied_precedence, subsets)
+
+    @cached_property
+    def holdings(self) -> dict[int, list[tuple[int, int, Allocation]]]:
+        """(choice, mode, holding) on every device of `tight`, in all modes."""
+        instance, choice = self.instance, self.choice.tolist()
+        rows_of_class = [np.searchsorted(self.codes, codes).tolist() for codes in instance.codes]
+        home = self.home.tolist()
+        holdings: dict[int, list[tuple[int, int, Allocation]]] = {
+            device: [] for device in self.tight
+        }
+        for mode in range(max(map(len, instance.rows))):
+            for allocating, freeing, amounts in instance.live_memory_in(mode):
+                device_holdings = holdings.get(home[rows_of_class[allocating][0]])
+                if device_holdings is not None:
+                    rows = zip(
+                        rows_of_class[allocating], rows_of_class[freeing], amounts, strict=True
+                    )
+                    device_holdings += (
+                        (choice[first], mode, Allocation(first, last, amount))
+                        for first, last, amount in rows
+                        if amount
+                    )
+        for device_holdings in holdings.values():
+            device_holdings.sort()
+        return holdings
 
     @cached_property
     def after(self) -> Links:

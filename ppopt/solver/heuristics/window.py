@@ -16,7 +16,6 @@ from bisect import bisect_left
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -83,6 +82,11 @@ class SemiActiveSchedule:
         return sorted([*network.absent, *network.present], key=self.start.__getitem__)
 
     @cached_property
+    def whole(self) -> TopologicalOrder:
+        """The order from which windows are cut."""
+        return TopologicalOrder(self)
+
+    @cached_property
     def by_resource(self) -> list[list[int]]:
         """Operations of every resource, in order."""
         return self.network.by_resource(self.order)
@@ -100,27 +104,34 @@ class SemiActiveSchedule:
         return tails
 
     @cached_property
-    def critical(self) -> list[tuple[int, int]]:
-        """Every two consecutive operations on a critical path.
+    def critical(self) -> tuple[Ints, Ints]:
+        """First and second of every two consecutive operations on a critical path.
 
         -1 precedes the first operation of a path; the number of operations follows the last.
         """
-        network, value = self.network, self.value
-        ways = [
-            (op, successor, apart)
-            for op, links in enumerate(network.successors)
-            for successor, apart in links
-        ]
-        for sequence in self.by_resource:
-            ways += [(op, successor, network.time[op]) for op, successor in pairwise(sequence)]
-        ways += [(op, network.size, network.time[op]) for op in self.order]
-        tails = [*self.tails, 0]
-        pairs = [
-            (op, successor)
-            for op, successor, apart in ways
-            if self.start[op] + apart + tails[successor] == value
-        ]
-        return pairs + [(-1, op) for op in self.order if not self.start[op] and tails[op] == value]
+        network = self.network
+        start, time, tails = (
+            np.array(row, dtype=np.int64) for row in (self.start, network.time, [*self.tails, 0])
+        )
+        ops = np.array(self.order, dtype=np.int64)
+        by_resource = ops[np.argsort(network.table.resource[ops], kind="stable")]
+        resource = network.table.resource[by_resource]
+        before, after = (
+            by_resource[chosen]
+            for chosen in np.nonzero(resource[1:] == resource[:-1])[0] + [[0], [1]]
+        )
+        ends = np.full_like(ops, network.size)
+        flow = network.table.precedence
+        first = np.concatenate([flow.before, before, ops])
+        second = np.concatenate([flow.after, after, ends])
+        apart = time[first]
+        apart[: len(flow.lag)] += flow.lag
+        tight = start[first] + apart + tails[second] == self.value
+        begins = ops[(start[ops] == 0) & (tails[ops] == self.value)]
+        return (
+            np.concatenate([first[tight], np.full_like(begins, -1)]),
+            np.concatenate([second[tight], begins]),
+        )
 
     @cached_property
     def bottleneck_gaps(self) -> list[list[int | None]]:
@@ -161,8 +172,8 @@ class TopologicalOrder:
     def critical(self) -> tuple[Ints, Ints]:
         """Indices of the first and of the second operation of every critical pair."""
         positions = np.array([*self.position, len(self.order), -1], dtype=np.int64)
-        first, second = positions[np.array(self.schedule.critical, dtype=np.int64).T]
-        return first, second
+        first, second = self.schedule.critical
+        return positions[first], positions[second]
 
     @cached_property
     def rows(self) -> list[list[int]]:
