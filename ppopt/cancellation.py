@@ -1,8 +1,9 @@
 """Structured cancellation: a scope limits the time of the work inside it, which knows no clock.
 
 Work calls `checkpoint`, at least every 50 ms also on slow machines, or `each` in long loops. Once
-the end of a scope has passed, these raise TimeoutError, and the scope swallows it. As in Trio
-(N. J. Smith, "Timeouts and cancellation for humans", 2018), but between plain function calls.
+the end of a scope has passed, or Ctrl-C was recorded, these raise TimeoutError, and the scope
+swallows it. As in Trio (N. J. Smith, "Timeouts and cancellation for humans", 2018), but between
+plain function calls.
 
 A scope belongs to its thread. A generator must not enter one: the scope would also limit the code
 that runs between its items.
@@ -27,8 +28,8 @@ LOOK = 256
 EQUAL_SHARES = 2.0
 """Maximum share of the remaining time for one piece of work, as a multiple of an equal share among
 the waiting pieces of work and one more."""
-_end: ContextVar[float] = ContextVar("end", default=inf)
-"""Instant of `time.monotonic` at which the first of the enclosing scopes ends."""
+_end: ContextVar[float | None] = ContextVar("end", default=None)
+"""Instant of `time.monotonic` at which the first of the enclosing scopes ends; None: no scope."""
 
 
 @dataclass
@@ -36,17 +37,17 @@ class Scope:
     """A block of work with an end."""
 
     ended: bool = False
-    """Whether the block was left early, because time was up."""
+    """Whether the block was left early."""
 
 
 @contextmanager
 def scope(end: float) -> Iterator[Scope]:
     """Limit the work of a block to an instant of `time.monotonic`; the block is left at its end.
 
-    The earliest end of nested scopes counts.
+    The earliest end of nested scopes counts. Ctrl-C ends all scopes (`ppopt.interrupts`).
     """
-    entered = Scope()
-    outer = _end.set(min(end, _end.get()))
+    entered, known = Scope(), _end.get()
+    outer = _end.set(end if known is None else min(end, known))
     try:
         yield entered
     except TimeoutError:
@@ -58,7 +59,7 @@ def scope(end: float) -> Iterator[Scope]:
 @contextmanager
 def shield() -> Iterator[None]:
     """A block that enclosing scopes do not limit: for a result in any case."""
-    outer = _end.set(inf)
+    outer = _end.set(None)
     try:
         yield
     finally:
@@ -68,7 +69,7 @@ def shield() -> Iterator[None]:
 def part(share: float) -> AbstractContextManager[Scope]:
     """A scope of a share of the time left."""
     left = seconds_left()
-    return scope(_end.get() - (1 - share) * left if 0 < left < inf else _end.get())
+    return scope(inf if left == inf else time.monotonic() + (share if left > 0 else 1) * left)
 
 
 def equal_part(waiting: int) -> AbstractContextManager[Scope]:
@@ -83,13 +84,14 @@ def equal_share(waiting: int) -> float:
 
 def checkpoint() -> None:
     """Raise TimeoutError once an enclosing scope is over."""
-    if time.monotonic() >= _end.get():
+    if over():
         raise TimeoutError
 
 
 def over() -> bool:
-    """Whether an enclosing scope is over, or Ctrl-C was recorded: coarser answers will do."""
-    return seconds_left() <= 0 or interrupts.pressed()
+    """Whether an enclosing scope is over: for work that then gives a coarser answer."""
+    end = _end.get()
+    return end is not None and (time.monotonic() >= end or interrupts.pressed())
 
 
 def each(items: Iterable[Item]) -> Iterator[Item]:
@@ -102,4 +104,5 @@ def each(items: Iterable[Item]) -> Iterator[Item]:
 
 def seconds_left() -> float:
     """Seconds until the first of the enclosing scopes ends."""
-    return _end.get() - time.monotonic()
+    end = _end.get()
+    return inf if end is None else end - time.monotonic()

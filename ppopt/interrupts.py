@@ -1,9 +1,9 @@
-"""Controls when Ctrl-C takes effect: at once, later, or after a block.
+"""Records Ctrl-C and termination signals: searches end at their next checkpoint.
 
-In a `recorded` block Ctrl-C is only recorded. In a `heard` block inside it, Ctrl-C raises
-KeyboardInterrupt once. A command records Ctrl-C from the start of its search until everything is
-written and printed. It raises only in the `heard` blocks of the search, so a second Ctrl-C never
-loses a result. Only the main thread receives signals; in other threads these functions do nothing.
+In a `recorded` block a signal is recorded, and scopes end (`ppopt.cancellation`). In a `heard`
+block outside of searches, Ctrl-C raises KeyboardInterrupt once. A command records Ctrl-C from the
+start of its search until everything is written and printed, so a second Ctrl-C never loses a
+result. Only the main thread receives signals.
 """
 
 from __future__ import annotations
@@ -20,108 +20,73 @@ TERMINATIONS = [
 """Signals that ask a process to end: from `timeout`, `docker stop`, SLURM, a closed terminal."""
 
 
-class _Note:
-    """Signals recorded in a block."""
+class _Record:
+    """Signals recorded in the process."""
 
-    def __init__(self, *, inner: bool) -> None:
-        self.pressed: list[int] = []
-        self.inner = inner
+    def __init__(self) -> None:
+        self.signals: list[int] = []
+        self.depth = 0
+        """Number of open `recorded` blocks."""
         self.raises = False
 
     def __call__(self, number: int, _: FrameType | None = None) -> None:
-        self.pressed.append(number)
+        self.signals.append(number)
         if self.raises:
             self.raises = False
             raise KeyboardInterrupt
 
 
-_notes: list[_Note] = []
-"""Records of the open `recorded` blocks of the main thread, the innermost last."""
-
-
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
+_record = _Record()
 
 
 @contextmanager
-def recorded(*, inner: bool = False) -> Iterator[list[int]]:
-    """Record Ctrl-C in a list while the block runs, instead of raising KeyboardInterrupt.
+def recorded() -> Iterator[list[int]]:
+    """Record Ctrl-C while the block runs, instead of raising KeyboardInterrupt.
 
-    `inner`: whether the list also gets what is recorded in blocks inside this one.
+    Yields the signals recorded since the start of the outermost block.
     """
-    note = _Note(inner=inner)
-    if not _is_main():
-        yield note.pressed
+    if threading.current_thread() is not threading.main_thread():
+        yield []
         return
-    before = signal.getsignal(signal.SIGINT)
-    _notes.append(note)
+    before, raises = signal.getsignal(signal.SIGINT), _record.raises
+    if not _record.depth:
+        _record.signals = []
+    _record.depth += 1
+    _record.raises = False
     try:
         if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, note)
-        yield note.pressed
+            signal.signal(signal.SIGINT, _record)
+        yield _record.signals
     finally:
-        _notes.remove(note)
-        if signal.getsignal(signal.SIGINT) is note:
+        _record.depth -= 1
+        _record.raises = raises and not _record.signals
+        if signal.getsignal(signal.SIGINT) is _record:
             signal.signal(signal.SIGINT, before)
-        for outer in _notes:
-            outer.pressed += note.pressed if outer.inner else []
 
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Raise KeyboardInterrupt once for Ctrl-C, even an earlier one, in a block inside `recorded`.
-
-    Outside of `recorded` Ctrl-C always raises.
-    """
-    if not _notes or not _is_main():
-        yield
-        return
-    note = _notes[-1]
-    before = note.raises
+    """Raise KeyboardInterrupt once for Ctrl-C in a block inside `recorded`, even an earlier one."""
+    if _record.signals:
+        raise KeyboardInterrupt
+    _record.raises = True
     try:
-        note.raises = True
-        if any(each.pressed for each in _notes):
-            raise KeyboardInterrupt
         yield
     finally:
-        note.raises = before and not note.pressed
-
-
-@contextmanager
-def deferred() -> Iterator[None]:
-    """Delay KeyboardInterrupt for Ctrl-C until the end of the block, also if the block raises.
-
-    An interrupted import leaves a library broken, and a C++ library that calls back into Python may
-    lose the exception.
-    """
-    pressed: list[int] = []
-    try:
-        with recorded() as pressed:
-            yield
-    finally:
-        outer = _notes[-1] if _notes else None
-        if pressed and (outer is None or outer.raises):
-            if outer is not None:
-                outer.raises = False
-            raise KeyboardInterrupt
+        _record.raises = False
 
 
 def pressed() -> bool:
-    """Whether Ctrl-C was recorded, in the main thread.
-
-    Its KeyboardInterrupt may have been lost: Python discards exceptions that are raised in a
-    finalizer or in a callback of the garbage collector.
-    """
-    return bool(_notes) and _is_main() and any(note.pressed for note in _notes)
+    """Whether Ctrl-C was recorded in an open `recorded` block."""
+    return _record.depth > 0 and bool(_record.signals)
 
 
 def only_record() -> None:
-    """Only record Ctrl-C from now on, until `recorded` ends, except in blocks of `heard`.
+    """Only record Ctrl-C from now on.
 
     Called when a search starts: its result is then always written and printed.
     """
-    if _notes and _is_main():
-        _notes[-1].raises = False
+    _record.raises = False
 
 
 def hear_terminations() -> None:
@@ -135,9 +100,9 @@ def hear_terminations() -> None:
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
-    if not _notes:
+    if not _record.depth:
         raise KeyboardInterrupt
-    _notes[-1](number, frame)
+    _record(number, frame)
 
 
 def ignore() -> None:

@@ -117,7 +117,7 @@ class Group(TyperGroup):
         extra.setdefault("obj", time.monotonic())
         arguments = sys.argv[1:] if args is None else args
         self._main_shell_completion(dict(extra), prog_name or "ppopt")
-        with interrupts.recorded(inner=True):
+        with interrupts.recorded():
             try:
                 with interrupts.heard():
                     code = self._run(arguments, prog_name or "ppopt", extra)

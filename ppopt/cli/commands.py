@@ -101,10 +101,9 @@ def solve(
         else:
             result, not_stored = _stored(settings, pipeline, storage, line.update)
         line.update("baselines")
-        with suppress(KeyboardInterrupt), interrupts.heard():
-            deadline = end_of_evaluation(result)
-            best_baseline = baseline(result, pipeline, deadline)
-            elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
+        deadline = end_of_evaluation(result)
+        best_baseline = baseline(result, pipeline, deadline)
+        elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
     report = report_result(result, best_baseline, elsewhere, stopped_early=result.interrupted)
     code = output.show_result(
         settings, report, result_object, details=details, last=describe_next_step(report, pipeline)

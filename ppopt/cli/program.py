@@ -29,7 +29,7 @@ def run_process(
     """
     gc.set_threshold(_OBJECTS_PER_COLLECTION, *gc.get_threshold()[1:])
     interrupts.hear_terminations()
-    with interrupts.recorded(inner=True):
+    with interrupts.recorded():
         if blocked is not None:
             signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
         try:

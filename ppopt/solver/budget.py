@@ -68,7 +68,7 @@ class Budget:
         self.spent = 0.0
         """Deterministic units used; not counted with several workers."""
         self._poll: Callable[[], None] = lambda: None
-        self._stopped, self._interrupted = stopped, False
+        self._stopped = stopped
         self._root, self._end = self, deadline
 
     def portion(
@@ -100,23 +100,14 @@ class Budget:
         """A portion of at most this share of the whole budget; see `portion`."""
         return self.portion(min(self.left, share * self.amount), incumbent=incumbent)
 
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C has ended the search, or was recorded and its exception lost."""
-        return self._root._interrupted or interrupts.pressed()
-
-    @interrupted.setter
-    def interrupted(self, interrupted: bool) -> None:
-        self._root._interrupted = interrupted
-
     def poll_by(self, receive: Callable[[], None]) -> None:
         """Call `receive` at every stop check of the search, for news of another process."""
         self._root._poll = receive
 
     @property
     def search_left(self) -> float:
-        """Seconds left of the search; 0 after an interruption."""
-        return 0.0 if self.interrupted else self.deadline.left
+        """Seconds left of the search; 0 after Ctrl-C."""
+        return 0.0 if interrupts.pressed() else self.deadline.left
 
     @property
     def search_over(self) -> bool:
@@ -161,7 +152,10 @@ class Budget:
             seed=seed,
         )
 
-    def pay(self, work: float, *, interrupted: bool = False) -> None:
-        """Count the work of a run of CP-SAT, and record whether Ctrl-C ended it."""
+    def pay(self, work: float) -> None:
+        """Count the work of a run of CP-SAT."""
         self.spent += work
-        self.interrupted |= interrupted
+
+    def stop(self) -> None:
+        """End the search."""
+        self._root._stopped = lambda: True

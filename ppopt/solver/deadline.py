@@ -7,8 +7,8 @@ The drivers of a search have deadlines. A part of the work has a share of the re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import inf
@@ -63,22 +63,12 @@ class Deadline:
 
     @property
     def over(self) -> bool:
-        """Whether time is up."""
-        return self.left <= 0
-
-    def check(self) -> None:
-        """Raise TimeoutError once time is up."""
-        if self.over:
-            raise TimeoutError
+        """Whether time is up, or Ctrl-C was recorded."""
+        return self.left <= 0 or interrupts.pressed()
 
     def scope(self) -> AbstractContextManager[Scope]:
         """Limit the work of a block to this deadline; see `ppopt.cancellation`."""
         return cancellation.scope(self.end)
-
-    @property
-    def ended(self) -> bool:
-        """Whether time is up, or Ctrl-C was recorded."""
-        return self.over or interrupts.pressed()
 
     def within(self, seconds: float) -> Deadline:
         """Deadline from now on of at most `seconds`, within the remaining time."""
@@ -107,24 +97,3 @@ class Deadline:
 
 NO_DEADLINE = Deadline()
 """No time limit."""
-
-
-class Interruptible:
-    """Work in parts that Ctrl-C or the time limit ends; results so far remain."""
-
-    _interrupted = False
-    """Whether Ctrl-C ended a part of the work."""
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended a part of the work, or was recorded."""
-        return self._interrupted or interrupts.pressed()
-
-    @contextmanager
-    def until_interrupted(self, end: float = inf) -> Iterator[None]:
-        """Run a part of the work until an instant, or until a KeyboardInterrupt."""
-        try:
-            with cancellation.scope(end):
-                yield
-        except KeyboardInterrupt:
-            self._interrupted = True

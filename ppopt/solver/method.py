@@ -43,7 +43,7 @@ class Method(Protocol):
         return True
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Work for a budget. Raises KeyboardInterrupt on Ctrl-C."""
+        """Work for a budget; a scope ends the work when time is up or after Ctrl-C."""
 
 
 def is_plain(problem: Problem) -> bool:

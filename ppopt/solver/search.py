@@ -65,14 +65,13 @@ def run_search(search: Search, start: WarmStart) -> Result:
     """Run a search from known schedules and a known bound of its problem."""
     problem = search.requested
     search.run(start)
-    with interrupts.recorded() as pressed:
-        hinted = start.record(problem, followed=not search.incumbent.infeasible)
-        result = _result(search, hinted)
-        _LOG.info(
-            "%s: value %s, lower bound %s, %.1f s",
-            *(result.status, result.value, result.lower_bound, result.solve_seconds),
-        )
-    return replace(result, interrupted=True) if pressed else result
+    hinted = start.record(problem, followed=not search.incumbent.infeasible)
+    result = _result(search, hinted)
+    _LOG.info(
+        "%s: value %s, lower bound %s, %.1f s",
+        *(result.status, result.value, result.lower_bound, result.solve_seconds),
+    )
+    return replace(result, interrupted=interrupts.pressed())
 
 
 class Search:
@@ -118,19 +117,17 @@ class Search:
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
-        try:
-            warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
-            with interrupts.heard():
-                large = problem.num_operations >= self.params.construction.first_schedule
-                if large and incumbent.value is None:
-                    self._schedule_simply()
-                self._run_turns(self._unrolling(), self.budget)
-                self._run_turns(self._construction(), self._construction_budget)
-                self._run_turns(self._improvement(), self.budget)
-                if not (large or any(pool.constructed for pool, _ in self.parts)):
-                    self._schedule_simply()
-        except KeyboardInterrupt:
-            self.budget.interrupted = True
+        warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
+        if interrupts.pressed():
+            return
+        large = problem.num_operations >= self.params.construction.first_schedule
+        if large and incumbent.value is None:
+            self._schedule_simply()
+        self._run_turns(self._unrolling(), self.budget)
+        self._run_turns(self._construction(), self._construction_budget)
+        self._run_turns(self._improvement(), self.budget)
+        if not (large or interrupts.pressed() or any(pool.constructed for pool, _ in self.parts)):
+            self._schedule_simply()
 
     def _schedule_simply(self) -> None:
         """Schedule by the first of the `QUICK_ORDERS` that fits, even if time is up.
@@ -222,8 +219,8 @@ class Search:
         """Local search, bounds and exact methods, which need CP-SAT; its import takes long."""
         if _PORTFOLIO not in sys.modules and self.budget.search_left < _IMPORT_SECONDS:
             return
-        with interrupts.deferred():
-            from ppopt.solver import portfolio  # noqa: PLC0415
+        from ppopt.solver import portfolio  # noqa: PLC0415
+
         too_many = pairs.pair_count_bound(self.problem.instance) > self.params.cp_sat.max_pairs
         if too_many and self.incumbent.value is not None:
             return
@@ -256,7 +253,6 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
         certificate=(Certificate(Argument.MEMORY) if infeasible else incumbent.bound.certificate),
         provenance=search.options.provenance,
         solve_seconds=search.options.deadline.spent,
-        interrupted=search.budget.interrupted,
         hint=hint,
     )
     if incumbent.best is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ppopt import interrupts
 from ppopt.errors import InputError, check_type
 from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
@@ -27,6 +28,7 @@ from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.warm_start import WarmStart
 
 
+@interrupts.recorded()
 def solve(
     pipeline: Pipeline,
     *,

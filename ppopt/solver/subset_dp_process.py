@@ -11,7 +11,6 @@ import subprocess
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from ppopt import interrupts
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver import child_process
@@ -83,7 +82,6 @@ class SubsetDPProxy:
         """Whether the process is running or has ended without an error."""
         return self._process is not None and (self._process.poll() or 0) <= 0
 
-    @interrupts.deferred()
     def begin(self, incumbent: Incumbent, budget: Budget) -> None:
         """Start the process, once, if enough time remains and the system supports it.
 
@@ -107,11 +105,10 @@ class SubsetDPProxy:
     def close(self) -> None:
         """End the process."""
         if self._process is not None and self._link is not None and self._budget is not None:
-            with interrupts.deferred():
-                self._budget.poll_by(lambda: None)
-                self._process.kill()
-                self._process.wait()
-                self._link.connection.close()
+            self._budget.poll_by(lambda: None)
+            self._process.kill()
+            self._process.wait()
+            self._link.connection.close()
 
 
 def serve(descriptor: int) -> None:
@@ -201,7 +198,8 @@ class _Link:
 
     def _end(self) -> None:
         self._cut = True
-        self._budget.interrupted |= not self._leads
+        if not self._leads:
+            self._budget.stop()
 
     def _receive(self, news: BestValues) -> None:
         search = self._incumbent

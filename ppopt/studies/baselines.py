@@ -12,7 +12,7 @@ but the user may.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
@@ -28,7 +28,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import NO_DEADLINE, Deadline, Interruptible
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
@@ -134,22 +134,18 @@ def evaluate_strategies(
     started: list[Evaluation] = []
     unfinished = 0.0
     """Estimated seconds to build the schedules of the searches that were started."""
-    work, needs_one = Interruptible(), at_least_one
+    needs_one = at_least_one
     for position, request in enumerate(requests):
         turn = search_deadline.share_with(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
-        if work.interrupted:
+        seconds_left = inf if needs_one else deadline.left - unfinished
+        slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
+        if interrupts.pressed():
             break
-        evaluation = None
-        with work.until_interrupted():
-            seconds_left = inf if needs_one else deadline.left - unfinished
-            slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
-            evaluation = (
-                Evaluation(0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True)
-                if slow
-                else _begin(request, objective, deadline, turn)
-            )
-        if evaluation is None:
-            break
+        evaluation = (
+            Evaluation(0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True)
+            if slow
+            else _begin(request, objective, deadline, turn)
+        )
         evaluation = evaluation._replace(position=position)
         needs_one &= bool(evaluation.reason)
         if evaluation.search is None:
@@ -160,17 +156,12 @@ def evaluate_strategies(
     for index, evaluation in enumerate(started):
         search, turn = evaluation.search, search_deadline.share_with(len(started) - index - 1)
         assert search is not None
-        if not work.interrupted:
-            with work.until_interrupted():
-                deadline.tell(f"strategy {evaluation.name}")
-                search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)), max_descents)
-                if search.interrupted:
-                    raise KeyboardInterrupt
+        if not interrupts.pressed():
+            deadline.tell(f"strategy {evaluation.name}")
+            search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)), max_descents)
         yield evaluation._replace(
             schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
         )
-    if work.interrupted and not interrupts.pressed():
-        raise KeyboardInterrupt
 
 
 def _seconds(request: EvaluationRequest) -> float:
@@ -197,9 +188,7 @@ def _begin(
     _LOG.info("strategy %s", evaluation.name)
     try:
         if not has_open_choices(request.pipeline):
-            ends_itself = request.pipeline.order_is_open
-            with interrupts.recorded(inner=True) if ends_itself else nullcontext():
-                schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
             return evaluation._replace(schedule=schedule, seconds=turn.spent)
         search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
     except NotApplicableError as error:
@@ -207,8 +196,6 @@ def _begin(
     for hint in request.hints:
         search.start_from(hint)
     search.descend(1, _silent(turn))
-    if search.interrupted:
-        raise KeyboardInterrupt
     return evaluation._replace(search=search, seconds=turn.spent)
 
 
@@ -251,15 +238,14 @@ def evaluate_all(
         except NotApplicableError as error:
             skipped.append((name, str(error)))
     evaluations: list[Evaluation] = []
-    with suppress(KeyboardInterrupt), interrupts.heard():
-        for evaluation in evaluate_strategies(
-            requests,
-            objective,
-            deadline,
-            search_seconds=search_seconds,
-            at_least_one=at_least_one,
-        ):
-            evaluations.append(evaluation)
+    for evaluation in evaluate_strategies(
+        requests,
+        objective,
+        deadline,
+        search_seconds=search_seconds,
+        at_least_one=at_least_one,
+    ):
+        evaluations.append(evaluation)
     schedules: list[tuple[Schedule, float]] = []
     for evaluation in evaluations:
         if evaluation.schedule is None:

@@ -68,7 +68,7 @@ def has_open_choices(pipeline: Pipeline) -> bool:
     return bool(decisions & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER | _SETS))
 
 
-@interrupts.recorded(inner=True)
+@interrupts.recorded()
 def best_choice(
     pipeline: Pipeline,
     strategy: str,
@@ -99,7 +99,7 @@ def best_choice(
     search = StrategySearch(pipeline, strategy, Objective(objective), options)
     search.descend(0)
     search.descend_until_stalled(deadline.share(SEARCH_SHARE))
-    if not (search.proved or search.interrupted):
+    if not (search.proved or interrupts.pressed()):
         search.bound_all(deadline.share(BOUNDING_SHARE))
         search.prove(deadline)
     return StrategyChoice(
@@ -109,5 +109,5 @@ def best_choice(
         partitions=search.choice.partitions,
         evaluations=search.evaluations,
         proved=search.proved,
-        interrupted=search.interrupted,
+        interrupted=interrupts.pressed(),
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -204,7 +203,7 @@ class Comparison(NotebookView):
         return [row for row in self.rows if row.jitter is not None and row.fits_limit]
 
 
-@interrupts.recorded(inner=True)
+@interrupts.recorded()
 def compare(
     pipeline: Pipeline,
     *,
@@ -375,11 +374,12 @@ def _all_under(
 ) -> tuple[ComparisonRow, ...]:
     """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
     done = list(rows)
-    with suppress(KeyboardInterrupt), interrupts.heard():
-        for index, row in enumerate(done):
-            tell(f"random times: {row.schedule.origin.strategy}")
-            jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-            done[index] = replace(row, jitter=jitter)
+    for index, row in enumerate(done):
+        if interrupts.pressed():
+            break
+        tell(f"random times: {row.schedule.origin.strategy}")
+        jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
+        done[index] = replace(row, jitter=jitter)
     return tuple(done)
 
 

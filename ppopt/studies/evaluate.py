@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 
+from ppopt.cancellation import scope
 from ppopt.errors import check_type
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -66,7 +68,8 @@ def _in_best_order(
     """
     listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
     refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
-    best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
+    with scope(inf):
+        best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)
     return min(
         (reordered, listed),

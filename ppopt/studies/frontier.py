@@ -188,7 +188,7 @@ def _value(point: FrontierPoint) -> Fraction:
     return point.result.value
 
 
-@interrupts.recorded(inner=True)
+@interrupts.recorded()
 def frontier(
     pipeline: Pipeline,
     *,
@@ -242,11 +242,6 @@ class FrontierSearch:
         return next(self.curve.open(), None) is not None
 
     @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the search."""
-        return self._search.interrupted
-
-    @property
     def values(self) -> list[tuple[Fraction, Fraction]]:
         """Limit and value of every point, in the user's units."""
         return [(self._space.memory(point.limit), point.value) for point in self.curve.points]
@@ -267,7 +262,7 @@ class FrontierSearch:
             known = [schedule for schedule, _ in self._evaluated]
             first = self._space.first_schedules(known, deadline.within(2 * seconds))
             self._search.run([*known, *first])
-        if self._search.interrupted:
+        if interrupts.pressed():
             return
         late, self._skipped = _evaluated_late(self._evaluate, self._skipped, deadline)
         self._evaluated += late
@@ -295,7 +290,7 @@ class FrontierSearch:
             skipped=self._skipped,
             provenance=self._search.options.provenance,
             solve_seconds=seconds,
-            interrupted=self.interrupted,
+            interrupted=interrupts.pressed(),
         )
 
 

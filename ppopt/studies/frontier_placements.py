@@ -42,11 +42,12 @@ def frontier_of_placements(
     several = len(pipelines) > 1
     kind, objective = BackwardKind.read(backward_kind), Objective(objective)
     for place, pipeline in enumerate(pipelines):
-        is_stopped = any(search.interrupted for search in searches)
-        turn = deadline.share(0.0 if is_stopped else 1 / (len(pipelines) + several - place))
+        turn = deadline.share(
+            0.0 if interrupts.pressed() else 1 / (len(pipelines) + several - place)
+        )
         turn = replace(turn, seconds=max(turn.seconds, MIN_SECONDS))
         problem = problem_of(pipeline, objective, kind)
-        with interrupts.recorded(inner=True):
+        with interrupts.recorded():
             search = FrontierSearch(
                 problem, search_options.with_deadline(turn), options or Options()
             )
@@ -69,7 +70,7 @@ def _search_again(searches: Sequence[FrontierSearch], deadline: Deadline) -> Non
     for index, search in enumerate(searches):
         _set_rivals(searches)
         waiting = sum(each.is_open for each in searches[index:])
-        if search.is_open and not any(each.interrupted for each in searches):
+        if search.is_open and not interrupts.pressed():
             search.resume(deadline.share(1 / waiting))
     _set_rivals(searches)
 

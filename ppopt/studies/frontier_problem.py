@@ -12,7 +12,6 @@ from dataclasses import replace
 from fractions import Fraction
 from math import floor, inf
 
-from ppopt import interrupts
 from ppopt.cancellation import scope
 from ppopt.errors import InputError
 from ppopt.problem import exact, microbatches, placement
@@ -194,7 +193,7 @@ class FrontierProblem:
         if not self.has_configurations:
             start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
             return search_from(start, problem, search_options.with_max_rounds(level))
-        with interrupts.heard(), options.deadline.scope():
+        with options.deadline.scope():
             choice = choice_of(problem)
         assert choice is not None
         lower_bound = 0 if proved is None else int(proved.value * pipeline.grid)
@@ -202,9 +201,8 @@ class FrontierProblem:
             choice, problem, search_options, start_schedules=starts, lower_bound=lower_bound
         )
         if target is not None:
-            with interrupts.heard():
-                ceiling = int(target * pipeline.grid)
-                search.bound(options.deadline.share(params.bounding), ceiling)
+            ceiling = int(target * pipeline.grid)
+            search.bound(options.deadline.share(params.bounding), ceiling)
         return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:

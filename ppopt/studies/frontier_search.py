@@ -21,7 +21,7 @@ from math import inf
 
 from ppopt import interrupts
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Callback, Deadline, Interruptible
+from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Progress, Result, Status
@@ -30,7 +30,7 @@ from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
 @dataclass
-class ParetoSearch(Interruptible):
+class ParetoSearch:
     """The search of a memory/time frontier by bisection over limits."""
 
     space: FrontierProblem
@@ -58,7 +58,7 @@ class ParetoSearch(Interruptible):
     @property
     def seconds_left(self) -> float:
         """Remaining seconds."""
-        return 0.0 if self.interrupted else self.options.deadline.left
+        return 0.0 if interrupts.pressed() else self.options.deadline.left
 
     def run(self, starts: Iterable[Schedule]) -> None:
         """Search, starting from `starts`, until all is proved, time is up, or Ctrl-C.
@@ -66,15 +66,15 @@ class ParetoSearch(Interruptible):
         An earlier Ctrl-C ends the search with the values of `starts`.
         """
         self.seed(starts)
-        with self.until_interrupted(), interrupts.heard():
-            self._search(self._last)
-            self._minimize_memory(self._params.edge)
-            self._search_open()
+        if interrupts.pressed():
+            return
+        self._search(self._last)
+        self._minimize_memory(self._params.edge)
+        self._search_open()
 
     def resume(self) -> None:
         """Search the limits that are still open; see `run`."""
-        with self.until_interrupted(), interrupts.heard():
-            self._search_open()
+        self._search_open()
 
     def _search_open(self) -> None:
         while (
@@ -98,8 +98,7 @@ class ParetoSearch(Interruptible):
         Ends when the minimum is proved, when time or work is spent, or after Ctrl-C.
         """
         self._take(schedule)
-        with self.until_interrupted(), interrupts.heard():
-            self._minimize_memory(1.0)
+        self._minimize_memory(1.0)
 
     def _minimize_memory(self, share: float) -> None:
         """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
@@ -116,7 +115,6 @@ class ParetoSearch(Interruptible):
             if edge is None or not self._bisect(*edge, deadline):
                 return
 
-    @interrupts.deferred()
     def _minimize_memory_of_best(self, deadline: Deadline) -> None:
         """Minimise memory in the configuration of the best schedule, limited by work."""
         schedule = self.curve.points[-1].schedule if self.curve.points else None
@@ -241,7 +239,6 @@ class ParetoSearch(Interruptible):
         first = max(self._min_seconds, self.options.deadline.seconds / matter)
         return min(self.seconds_left, first * (1 << min(self.tried[index], self._params.doublings)))
 
-    @interrupts.deferred()
     def _search(self, index: int, target: Fraction | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded.
 

@@ -247,7 +247,7 @@ def plan_parallelism(
         if engine is None:
             engine, options = _own_engine(stack, options, len(rows))
         late = OUT_OF_TIME in skipped.values()
-        pressed = stack.enter_context(interrupts.recorded(inner=True))
+        pressed = stack.enter_context(interrupts.recorded())
         search = _ParallelSearch(rows, plans, options, engine, stored, pressed, is_bounded=not late)
         search.run()
     best, lower_bound = search.best, search.lower_bound

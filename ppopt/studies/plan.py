@@ -46,7 +46,7 @@ from ppopt.studies.plan_space import (
 )
 
 
-@interrupts.recorded(inner=True)
+@interrupts.recorded()
 def plan(
     model: Model | Pipeline,
     *,

@@ -137,7 +137,7 @@ def _bisect_memory(
     assert schedule is not None and candidate.value is not None
     point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
     low = _min_peak(candidate) if has_open_choices(pipeline) else point.memory
-    while point.memory - low > MEMORY_STEP * point.memory and not deadline.ended:
+    while point.memory - low > MEMORY_STEP * point.memory and not deadline.over:
         limit = (low + point.memory) / 2
         limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
         search = strategy.on(replace(pipeline, mem_limit=limits))

@@ -55,11 +55,10 @@ class PlanReports:
         max_descents = float(params.baseline_descents)
         if not self._by_work:
             max_seconds, max_descents = min(max_seconds, params.baseline_seconds), inf
-        with self._search.until_interrupted(), interrupts.heard():
-            for index, batches in enumerate(counts, start=1):
-                seconds = max_seconds * index / len(counts)
-                deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
-                self._baselines.search(batches, deadline, max_descents)
+        for index, batches in enumerate(counts, start=1):
+            seconds = max_seconds * index / len(counts)
+            deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
+            self._baselines.search(batches, deadline, max_descents)
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
 
     def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
@@ -82,8 +81,7 @@ class PlanReports:
         assert best is not None
         longest = self._params.refinement_share * self._deadline.seconds
         turn = Deadline.after(longest if self._by_work else min(longest, self._deadline.spent))
-        with search.until_interrupted(), interrupts.heard():
-            self._baselines.refine(best.configuration.batches, turn)
+        self._baselines.refine(best.configuration.batches, turn)
         search.start_from(baseline.schedule for baseline in self._baselines.results)
         return search.plan()
 
@@ -116,7 +114,7 @@ class PlanReports:
         within = within_share(
             self._search.candidates, max_time, self._search.with_progress(deadline)
         )
-        return replace(plan, within=within, interrupted=self._search.interrupted)
+        return replace(plan, within=within, interrupted=interrupts.pressed())
 
     def _with_more_memory(self, plan: Plan) -> Plan:
         """Add the effect of more memory, by a short search if that can be set up in time."""
@@ -147,13 +145,12 @@ class PlanReports:
         """Add the baselines; the remaining ones may slightly exceed the time limit."""
         assert plan.best is not None
         deadline = self._deadline
-        with self._search.until_interrupted(), interrupts.heard():
-            later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
-            self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
+        later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
+        self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
         plan = self._started_again(plan)
         return replace(
             self._baselines.add_to(plan),
-            interrupted=self._search.interrupted,
+            interrupted=interrupts.pressed(),
             solve_seconds=deadline.spent,
         )
 

@@ -17,10 +17,12 @@ from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
+from math import inf
 from operator import itemgetter
 from typing import Any
 
 from ppopt import interrupts
+from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
@@ -30,7 +32,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.deadline import Deadline, Interruptible
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
@@ -44,7 +46,7 @@ from ppopt.studies.plan_set_up import PlanSetUp
 from ppopt.studies.plan_space import PlanSpace, partitions_on
 
 
-class PlanSearch(Interruptible):
+class PlanSearch:
     """The search of one plan."""
 
     def __init__(
@@ -105,7 +107,7 @@ class PlanSearch(Interruptible):
         usual = FirstSchedules.usual, with_few_layers
         kinds = [] if self.usual_known else [(kind, self._orders) for kind in usual]
         kinds += [(kind, included) for kind in usual[:1] if kinds]
-        with self.until_interrupted(), interrupts.heard():
+        with scope(inf):
             for kind, candidates in (*kinds, (FirstSchedules.by_other_strategies, self._orders)):
                 for candidate in filter(self._is_open, candidates):
                     for schedule in kind(self._first_schedules(candidate)):
@@ -193,7 +195,7 @@ class PlanSearch(Interruptible):
                 self._search_orders(Effort(0, searches), self._deadline)
         latest = self._deadline.longer(GRACE)
         for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
-            if self.best is not None or self.interrupted:
+            if self.best is not None or interrupts.pressed():
                 return
             candidate.search(0, self._deadline.share(self._params.first))
             self._note("configurations")
@@ -205,8 +207,7 @@ class PlanSearch(Interruptible):
 
         The search of all orders has the turns of all of its open configurations.
         """
-        with self.until_interrupted(), interrupts.heard():
-            self._bound(self._deadline.share(self._params.bounding))
+        self._bound(self._deadline.share(self._params.bounding))
         if self._over:
             return
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
@@ -366,7 +367,7 @@ class PlanSearch(Interruptible):
         A first search runs even if time is up, unless a value is known.
         """
         tried = self._begun or self.known_value is not None
-        if self.interrupted or (tried and self._deadline.over):
+        if interrupts.pressed() or (tried and self._deadline.over):
             return True
         if not any(map(self._is_open, self.candidates)):
             return True
@@ -444,7 +445,7 @@ class PlanSearch(Interruptible):
             skipped=set_up.skipped,
             provenance=self.options.provenance,
             solve_seconds=self._deadline.spent,
-            interrupted=self.interrupted,
+            interrupted=interrupts.pressed(),
         )
 
     @property

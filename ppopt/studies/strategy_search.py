@@ -33,7 +33,7 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.enumeration import Complete, Key
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
-from ppopt.solver.deadline import NO_DEADLINE, Deadline, Interruptible
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.strategies import Options, resolve
@@ -61,7 +61,7 @@ recompute."""
 Ranked = tuple[ConfigurationRank, Key]
 
 
-class StrategySearch(Interruptible):
+class StrategySearch:
     """Search for the best configuration of a strategy; every run continues the previous one."""
 
     def __init__(
@@ -213,7 +213,7 @@ class StrategySearch(Interruptible):
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
-        with self.until_interrupted(turn.end), interrupts.heard():
+        with turn.scope():
             if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
                 self.choice.bounds = choice_of(in_listed_order(self._problem))
                 self.bound(turn, self.state.value)
@@ -228,12 +228,12 @@ class StrategySearch(Interruptible):
         A first configuration is evaluated even after Ctrl-C, so that there is a best one.
         """
         self._deadline, self._proves = deadline, proves
-        with self.until_interrupted(), shield():
+        with shield():
             if self.best is None and not self._every:
                 self._starts.append(self._settle(self._next_start())[1])
             elif self.best is None:
                 self._evaluate_batch()
-        with self.until_interrupted(deadline.end), interrupts.heard():
+        with deadline.scope():
             self._raise_bound()
             while self._every and not self._over:
                 self._evaluate_batch()
@@ -244,7 +244,7 @@ class StrategySearch(Interruptible):
     def _over(self) -> bool:
         """Whether a run ends."""
         late = self.best is not None and self._deadline.over
-        ended = self.interrupted or self.all_evaluated or late
+        ended = interrupts.pressed() or self.all_evaluated or late
         return ended or (self._proves and self.state.closed)
 
     def _raise_bound(self) -> None:
@@ -350,7 +350,7 @@ class StrategySearch(Interruptible):
         return ranks
 
     def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
-        """Set the best configuration. Ctrl-C comes before or after both assignments."""
+        """Set the best configuration."""
         configuration = self.state.known.setdefault(key, Configuration(key, 0))
         self._close(configuration, rank)
         feasible = self.state.best if rank.excess else configuration

@@ -126,7 +126,7 @@ def _run(case: Case, at: int | None) -> tuple[Claims, int]:
         patch.multiple(
             strategy_search, MAX_EVALUATED=case["few"], MAX_EVALUATED_ORDERS=min(case["few"], 30)
         ),
-        interrupts.recorded(inner=True),
+        interrupts.recorded(),
         interrupted(at) as calls,
     ):
         claims = STUDIES[case["study"]](pipeline, case["strategy"])

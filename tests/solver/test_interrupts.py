@@ -8,11 +8,13 @@ import threading
 import time
 from contextlib import suppress
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 import pytest
 
 from ppopt import Objective, Pipeline, Progress, Status, interrupts, solve
+from ppopt.cancellation import checkpoint, over, scope, shield
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
@@ -40,45 +42,31 @@ def test_ctrl_c_before_cp_sat_has_begun(monkeypatch: pytest.MonkeyPatch) -> None
 
     monkeypatch.setattr(solver, "solve", late)
     built = feasibility_model(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), 2_120_000)
-    _, interrupted = cpsat.run(solver, built.cp)
-    assert interrupted
+    with interrupts.recorded() as pressed:
+        cpsat.run(solver, built.cp)
+    assert pressed
     assert solver.response_proto.deterministic_time < 30, "of 6000 seconds"
     assert [thread.name for thread in threading.enumerate() if "(solve)" in thread.name] == []
 
 
-def test_ctrl_c_waits_for_the_end_of_a_block() -> None:
+def test_ctrl_c_ends_every_scope_at_its_next_checkpoint() -> None:
     done = []
-
-    @interrupts.deferred()
-    def work() -> None:
+    with interrupts.recorded() as pressed:
         press()
-        done.append(1)
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    assert done == [1]
+        checkpoint()
+        for end in (inf, inf):
+            with scope(end) as entered:
+                with shield():
+                    checkpoint()
+                    done.append(1)
+                checkpoint()
+                pytest.fail("Ctrl-C was not noticed")
+            assert entered.ended and not over()
+    assert (pressed, done) == ([signal.SIGINT], [1, 1])
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-
-
-def test_ctrl_c_is_not_lost_when_the_block_fails() -> None:
-    """A model that is not built in time, for example."""
-
-    @interrupts.deferred()
-    def work() -> None:
-        press()
-        raise TimeoutError
-
-    with pytest.raises(KeyboardInterrupt):
-        work()
-    with interrupts.recorded() as pressed, interrupts.heard(), pytest.raises(KeyboardInterrupt):
-        work()
-    assert pressed == []
-
-
-def test_the_innermost_block_hears_of_it() -> None:
-    with interrupts.deferred(), interrupts.recorded() as inner:
-        press()
-    assert inner == [signal.SIGINT]
+    with scope(inf):
+        checkpoint()
+    assert not interrupts.pressed()
 
 
 def test_a_search_hears_it_once_and_what_comes_after_is_not_cut_short() -> None:
@@ -108,11 +96,10 @@ def test_deferred_it_is_heard_in_searches_only() -> None:
             pytest.fail("it was not heard")
 
 
-def test_what_an_inner_block_notes_is_noted_outside_where_that_is_asked_for() -> None:
-    outermost, middlemost = interrupts.recorded(inner=True), interrupts.recorded()
-    with outermost as outer, middlemost as middle, interrupts.recorded():
+def test_what_an_inner_block_records_is_recorded_outside() -> None:
+    with interrupts.recorded() as outer, interrupts.recorded(), interrupts.recorded():
         press()
-    assert (len(outer), middle) == (1, [])
+    assert outer == [signal.SIGINT]
 
 
 def test_other_threads_do_without() -> None:
@@ -149,7 +136,7 @@ def test_a_lost_ctrl_c_ends_a_search_all_the_same() -> None:
 
     times = Pipeline(stages=8, batches=64, forward=10419, backward_input=10207, weight=7715)
     pipeline = replace(times, p2p=408, mem_limit=6)
-    with interrupts.recorded(inner=True), work_clock():
+    with interrupts.recorded(), work_clock():
         result = solve(pipeline, time_limit=600, workers=1, progress=lose)
     assert result.interrupted
     assert result.schedule is not None

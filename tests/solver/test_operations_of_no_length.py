@@ -97,9 +97,7 @@ def test_the_rechecker_refutes_no_optimum(workers: int) -> None:
 
 def test_a_wrong_infeasible_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """The re-checker is asked before anyone hears that a search found no schedule."""
-    refused = cpsat.CpSatOutcome(
-        None, 0, 0.0, ended=True, complete=False, infeasible=True, interrupted=False
-    )
+    refused = cpsat.CpSatOutcome(None, 0, 0.0, ended=True, complete=False, infeasible=True)
     problem = Problem(Pipeline(**SHARED["B that takes"]), Objective.MAKESPAN, BackwardKind.SPLIT)
     search, model = waiting(problem, seconds=20), FullModel(problem, FullModelParams())
     monkeypatch.setattr(cpsat, "search", lambda *_: refused)

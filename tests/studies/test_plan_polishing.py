@@ -82,7 +82,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr(inner, "_keep_best", pressed)
-    with interrupts.recorded(inner=True):
+    with interrupts.recorded():
         search._improve(Deadline.after(5))
         assert search.interrupted
     assert search.plan().value == min(values)

@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
-from ppopt import interrupts
 from ppopt.problem.problem import Problem
 from ppopt.solver.cp_sat import model
 from ppopt.solver.cp_sat.model import CpSatModel
@@ -63,7 +62,6 @@ class TargetSequence:
             self.unanswered = min(self.unanswered, target)
 
 
-@interrupts.deferred()
 def feasibility_model(
     problem: Problem,
     target: int,

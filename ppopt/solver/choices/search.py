@@ -36,7 +36,7 @@ from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
-from ppopt.solver.deadline import Deadline, Interruptible
+from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
@@ -60,7 +60,7 @@ ANY_EFFORT = Effort()
 """No limit: until proof, or until the time limit."""
 
 
-class ConfigurationSearch(Interruptible):
+class ConfigurationSearch:
     """Search over configurations, with the best schedule and the bound over all of them."""
 
     def __init__(
@@ -93,7 +93,7 @@ class ConfigurationSearch(Interruptible):
         self._contenders = Contenders(self.state, self._params)
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
-        self._effort = ANY_EFFORT
+        self._effort, self._ignores_ctrl_c = ANY_EFFORT, False
         self.num_quick = 0
         """Number of searches of level 0."""
         self._level = 1
@@ -148,16 +148,23 @@ class ConfigurationSearch(Interruptible):
         A further call resumes. Start schedules count also after an earlier Ctrl-C.
         """
         self._effort, self.exhausted = effort, False
-        with self.until_interrupted(self._options.deadline.end):
+        self._ignores_ctrl_c = True
+        with self._options.deadline.scope():
             self._follow_hints()
-        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
-            self.enumerate_listed()
-            self._begin()
-            self._deepen()
+        self._ignores_ctrl_c = False
+        with self._options.deadline.scope():
+            if not self._interrupted:
+                self.enumerate_listed()
+                self._begin()
+                self._deepen()
+
+    @property
+    def _interrupted(self) -> bool:
+        return interrupts.pressed() and not self._ignores_ctrl_c
 
     def follow_hints(self) -> None:
         """Schedule the configurations of known schedules from them, or until Ctrl-C."""
-        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
+        with self._options.deadline.scope():
             self._follow_hints()
 
     def improve(self, seconds: float) -> None:
@@ -166,7 +173,7 @@ class ConfigurationSearch(Interruptible):
         It ends earlier after a slice of the last contender without improvement, and at once if no
         contender is new and the best one has not changed since.
         """
-        with self.until_interrupted(self._options.deadline.end), interrupts.heard():
+        with self._options.deadline.scope():
             self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
@@ -199,7 +206,7 @@ class ConfigurationSearch(Interruptible):
             self._problem,
             self.state,
             self._options,
-            interrupted=self.interrupted,
+            interrupted=interrupts.pressed(),
             hint=self._hint,
         )
 
@@ -599,7 +606,6 @@ class ConfigurationSearch(Interruptible):
         bound = device_bounds.known_bound(problem.reduced).value
         configuration.raise_bound(problem.pipeline.on_grid(bound))
 
-    @interrupts.deferred()
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
         """Search a configuration in this process."""
         deadline = Deadline.after(
@@ -619,7 +625,6 @@ class ConfigurationSearch(Interruptible):
         if result.lower_bound is not None:
             configuration.raise_bound(int(result.lower_bound * self._grid))
         self._keep_best(configuration, result)
-        self._interrupted |= result.interrupted
 
     def _keep_best(self, configuration: Configuration, result: Result) -> None:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""

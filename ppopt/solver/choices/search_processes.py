@@ -105,24 +105,23 @@ class SearchProcesses:
 
         Each search has at least `min_workers` workers, so some processes may have nothing to do.
         `receive` gets each result; there is none of a search whose process ended. `cutoff` returns
-        the bound from which on a configuration is useless. Ctrl-C ends the searches; their results
-        so far are received before it raises KeyboardInterrupt. `tasks` may raise TimeoutError,
-        which ends the searches, too. Raises VerificationError if a process does.
+        the bound from which on a configuration is useless. Ctrl-C ends the searches, and so does a
+        TimeoutError of `tasks`; their results so far are received. Raises VerificationError if a
+        process does.
         """
-        with interrupts.deferred():
-            try:
-                with suppress(TimeoutError):
-                    while not (interrupts.pressed() or over()):
-                        self._assign(tasks, min_workers)
-                        if not self._busy:
-                            break
-                        for member in self._busy:
-                            assert member.configuration is not None
-                            member.send_cutoff(cutoff(member.configuration))
-                        self._receive(receive)
-                self._receive_last(receive)
-            finally:
-                self._drop(self._busy)
+        try:
+            with suppress(TimeoutError):
+                while not (interrupts.pressed() or over()):
+                    self._assign(tasks, min_workers)
+                    if not self._busy:
+                        break
+                    for member in self._busy:
+                        assert member.configuration is not None
+                        member.send_cutoff(cutoff(member.configuration))
+                    self._receive(receive)
+            self._receive_last(receive)
+        finally:
+            self._drop(self._busy)
 
     def close(self) -> None:
         """End the processes."""

@@ -52,7 +52,6 @@ class CpSatOutcome:
     """Whether the best solution is proved optimal."""
     infeasible: bool
     """Whether infeasibility within the horizon is proved."""
-    interrupted: bool
 
 
 class _Watch(cp_model.CpSolverSolutionCallback):
@@ -84,7 +83,7 @@ def search(
 
     solving.best_bound_callback = note_bound
     watch, poll = _Watch(model, report), params.poll_seconds
-    status, interrupted = run(solving, model.cp, watch, limits.enough, poll)
+    status = run(solving, model.cp, watch, limits.enough, poll)
     if status == cp_model.MODEL_INVALID:
         raise AssertionError(f"invalid model: {model.cp.validate()}")
     has_solution = status in (cp_model.OPTIMAL, cp_model.FEASIBLE)
@@ -95,11 +94,9 @@ def search(
         complete=status == cp_model.OPTIMAL and model.step == 1,
         work=solving.response_proto.deterministic_time,
         infeasible=status == cp_model.INFEASIBLE,
-        interrupted=interrupted,
     )
 
 
-@interrupts.deferred()
 def solver(
     limits: SolverLimits, params: CpSatParams = CP_SAT, *, instants: bool = False
 ) -> cp_model.CpSolver:
@@ -145,8 +142,8 @@ def run(
     watch: cp_model.CpSolverSolutionCallback | None = None,
     enough: Callable[[], bool] = lambda: False,
     poll_seconds: float = CP_SAT.poll_seconds,
-) -> tuple[cp_model.CpSolverStatus, bool]:
-    """Solve; return the status, and whether Ctrl-C was pressed.
+) -> cp_model.CpSolverStatus:
+    """Solve until proof, limit or Ctrl-C; return the status.
 
     CP-SAT runs in a thread of its own, so that Ctrl-C reaches this thread. The call returns after
     that thread has ended, because a process that exits earlier aborts.
@@ -160,19 +157,17 @@ def run(
         finally:
             done.set()
 
-    with interrupts.recorded() as pressed:
-        threading.Thread(target=solve, daemon=True).start()
-        try:
-            while not done.wait(poll_seconds):
-                if pressed or enough():
-                    solver.stop_search()
-        finally:
-            while not done.wait(poll_seconds):
+    threading.Thread(target=solve, daemon=True).start()
+    try:
+        while not done.wait(poll_seconds):
+            if interrupts.pressed() or enough():
                 solver.stop_search()
-    return status[0], bool(pressed)
+    finally:
+        while not done.wait(poll_seconds):
+            solver.stop_search()
+    return status[0]
 
 
-@interrupts.deferred()
 def _schedule(model: CpSatModel, solver: cp_model.CpSolver) -> Schedule:
     pipeline, variables = model.pipeline, model.variables
     present = [

@@ -27,7 +27,6 @@ from dataclasses import dataclass
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt import interrupts
 from ppopt.cancellation import each
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation import OpKind
@@ -76,7 +75,6 @@ class CpSatModel:
         return self.bound + max(0, self.step * (round(steps) - 1) + 1)
 
 
-@interrupts.deferred()
 def build_model(
     problem: Problem,
     *,
@@ -113,7 +111,6 @@ def _steps(model: CpSatModel) -> cp_model.IntVar:
     return steps
 
 
-@interrupts.deferred()
 def hint(model: CpSatModel, schedule: Schedule) -> None:
     """Add a schedule as a hint, with its microbatches in canonical order."""
     cp, variables = model.cp, model.variables

@@ -90,7 +90,7 @@ class FullModel:
             return limits.enough() or value == incumbent.bound.value
 
         outcome = cpsat.search(built, replace(limits, enough=enough), follow)
-        budget.pay(outcome.work, interrupted=outcome.interrupted)
+        budget.pay(outcome.work)
         beyond = incumbent.value is None and outcome.bound >= built.horizon
         if outcome.infeasible or (outcome.schedule is None and beyond):
             _close_infeasible(

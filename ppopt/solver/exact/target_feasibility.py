@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ppopt import interrupts
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule.origin import Argument, Certificate
@@ -127,11 +126,10 @@ def _solve_feasibility(
     focus = CP_SAT.schedule_subsolvers if turn % 2 else CP_SAT.proof_subsolvers
     limits = replace(budget.limits(share, focus).reseeded(turn), presolve=False)
     outcome = cpsat.search(built, limits, lambda _value, _bound: None)
-    budget.pay(outcome.work, interrupted=outcome.interrupted)
+    budget.pay(outcome.work)
     return outcome
 
 
-@interrupts.deferred()
 def _repeat(built: CpSatModel, apart: int) -> None:
     """Constrain the microbatches of the middle to follow one another `apart` ticks later."""
     pipeline = built.pipeline

@@ -25,7 +25,6 @@ from typing import NamedTuple
 
 from ortools.sat.python import cp_model
 
-from ppopt import interrupts
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
@@ -143,22 +142,18 @@ def min_period(instance: Instance) -> int:
     )
 
 
-@interrupts.deferred()
 def search(
     instance: Instance, size: int, ticks: float, limits: SolverLimits, params: CyclicParams
 ) -> tuple[Cycle | None, float]:
     """Return a cycle of `size` microbatches and the deterministic units spent.
 
     Its period is about `ticks` per microbatch: times are rounded to coarse units, because only the
-    order is used and CP-SAT is slow on fine ones. None: no cycle was found. Raises
-    KeyboardInterrupt on Ctrl-C.
+    order is used and CP-SAT is slow on fine ones. None: no cycle was found.
     """
     tick = max(1, int(ticks / params.fineness))
     model = _CycleModel(instance, size, tick, int(size * ticks / tick), params.max_delay)
     solver = cpsat.solver(limits)
-    status, interrupted = cpsat.run(solver, model.cp, enough=limits.enough)
-    if interrupted:
-        raise KeyboardInterrupt
+    status = cpsat.run(solver, model.cp, enough=limits.enough)
     work = solver.response_proto.deterministic_time
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return None, work

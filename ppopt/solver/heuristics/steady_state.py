@@ -110,7 +110,7 @@ class ShortRunUnrolling:
         """Solve the short run, follow its best rule and unroll its steady state, once.
 
         If there is no schedule yet, one microbatch at a time is submitted first, as a result in any
-        case. Raises KeyboardInterrupt if the short search was interrupted.
+        case.
         """
         problem = short_problem(incumbent.problem, self._params)
         assert problem is not None
@@ -118,8 +118,6 @@ class ShortRunUnrolling:
             incumbent.submit_orders(one_at_a_time(incumbent.problem.instance))
         share = self._params.share
         result, rule = self._solve(problem, share * budget.search_left)
-        if result.interrupted:
-            raise KeyboardInterrupt
         closed = result.status is Status.OPTIMAL
         if result.schedule is not None and (closed or result.provenance.workers > 1):
             if rule is not None and not budget.search_over:

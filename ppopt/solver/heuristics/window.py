@@ -21,7 +21,6 @@ from typing import NamedTuple
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt import interrupts
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT
 from ppopt.solver.budget import SolverLimits
@@ -339,12 +338,8 @@ class Window:
         fixed = ~np.isin(entered, [self.whole.position[op] for op in self.choices])
         return bool((enters & leaves).any() or np.isin(entered[fixed], last_inside).any())
 
-    @interrupts.deferred()
     def reoptimise(self, limits: SolverLimits) -> WindowResult:
-        """Search for an order, and for modes, that make the schedule shorter.
-
-        Raises KeyboardInterrupt on Ctrl-C.
-        """
+        """Search for an order, and for modes, that make the schedule shorter."""
         schedule = self.whole.schedule
         network, max_value = schedule.network, schedule.value - 1
         if self.cannot_improve or self.lower_bound > max_value:
@@ -410,16 +405,11 @@ class Window:
 def _run(
     cp: cp_model.CpModel, limits: SolverLimits
 ) -> tuple[cp_model.CpSolver | None, WindowResult]:
-    """Solve the model of a window; return its solution, if any, and a result without an order.
-
-    Raises KeyboardInterrupt on Ctrl-C.
-    """
+    """Solve the model of a window; return its solution, if any, and a result without an order."""
     solver = cpsat.solver(limits)
     solver.parameters.symmetry_level = 0
     solver.parameters.cp_model_probing_level = 0
-    status, interrupted = cpsat.run(solver, cp)
-    if interrupted:
-        raise KeyboardInterrupt
+    status = cpsat.run(solver, cp)
     done = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
     result = WindowResult(None, done, solver.response_proto.deterministic_time)
     return (solver if status in (cp_model.OPTIMAL, cp_model.FEASIBLE) else None), result

@@ -92,7 +92,7 @@ class PartitionOptionChoice(BoundedPartitions):
         self._heap: list[tuple[int, int, Key, Iterator[tuple[int, Key]]]] = []
         """Next option of every started partition, with its bound."""
         self._is_incomplete = False
-        """Whether options of a partition were omitted, or lost by Ctrl-C."""
+        """Whether options of a partition were omitted."""
         self._choices = lru_cache(maxsize=4096)(self._choices_of)
         self._of_device = lru_cache(maxsize=16_384)(self._options_of_device)
 
@@ -167,11 +167,7 @@ class PartitionOptionChoice(BoundedPartitions):
     ) -> Rest:
         max_bound = FOREVER - 1 if max_bound is None else max_bound
         if not self._is_incomplete:
-            try:
-                passed = self._fill(order, known, max_bound)
-            except KeyboardInterrupt:
-                self._is_incomplete = True
-                raise
+            passed = self._fill(order, known, max_bound)
             if passed is not None and not self._is_incomplete:
                 return Unlisted(self._time(passed))
         if self._is_incomplete:

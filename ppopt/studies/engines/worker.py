@@ -24,7 +24,7 @@ def serve(descriptor: int) -> None:
     link = Connection(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interrupts.hear_terminations()
-    with interrupts.recorded(inner=True) as pressed:
+    with interrupts.recorded() as pressed:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         try:
             _serve(link, pressed)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from math import inf
 from random import Random
 
 import numpy as np
 import pytest
 
 from ppopt import Objective, Pipeline, interrupts
+from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer import Layer
@@ -70,7 +72,7 @@ def test_the_work_of_an_enumeration_is_bounded(
 
 
 def test_ctrl_c_ends_an_enumeration() -> None:
-    with interrupts.recorded() as pressed:
+    with interrupts.recorded() as pressed, scope(inf):
         assert stage_options(unequal_layers(8), timed=True) is not None
         pressed.append(2)
         assert stage_options(unequal_layers(8), timed=True) is None
