@@ -172,7 +172,7 @@ class SearchProcesses:
         grace = Deadline.after(GRACE)
         for member in self._busy:
             member.send(Cutoff(None))
-        while self._busy and not grace.over:
+        while self._busy and grace.left > 0:
             self._receive(receive)
 
     def _receive(self, receive: Receive) -> None:
