@@ -94,7 +94,7 @@ class DaskEngine:
 
     def _look(self) -> None:
         """Update the size of the cluster every `LOOK` seconds: workers come and go."""
-        if not self._next_look.over:
+        if self._next_look.left > 0:
             return
         workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         self._slots = sum(worker["nthreads"] for worker in workers)
@@ -119,7 +119,7 @@ class DaskEngine:
         """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
         deadline = Deadline.after(seconds)
         while not self._ended.has_ready():
-            if deadline.over:
+            if deadline.left <= 0:
                 return []
             time.sleep(PAUSE)
         ended = []
