@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import accumulate
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.partition_file import LARGEST_FILE, TEXTS, read_partition
+from ppopt.problem import layout
 
 OVERLAPS = {
     "tp_comm_overlap": "tp",
@@ -52,13 +54,35 @@ def read_recompute(path: Path) -> str | tuple[int, ...]:
         return "selective" if keys.get("recompute_activations") not in _OFF else "none"
     if granularity == "selective":
         return "+".join(_listed(keys.get("recompute_modules") or "core_attn"))
+    if keys.get("recompute_method") == "block":
+        return _first_of_stages(path, int(keys.get("recompute_num_layers") or 0))
     method, layers = keys.get("recompute_method"), str(keys.get("recompute_num_layers") or 1)
     if granularity != "full" or method not in ("uniform", None) or layers != "1":
         raise InputError(
             f"recompute: {where}: {granularity}, {method}, {layers} layers is not known; use "
-            "selective with modules, full with method uniform and 1 layer, or recompute_layer_ids"
+            "selective with modules, full with method block, or uniform and 1 layer, or "
+            "recompute_layer_ids"
         )
     return "full"
+
+
+def _first_of_stages(path: Path, number: int) -> tuple[int, ...]:
+    """The numbers of the first decoder layers of every stage of the layout in a file.
+
+    Raises InputError, naming the file, if it has no layout, or one with MTP layers.
+    """
+    partition = read_partition(path)
+    if not isinstance(partition, str) or "m" in partition:
+        raise InputError(
+            f"recompute: {label(path)}: method block needs a layout without MTP layers; use uniform"
+        )
+    sizes = [letters.count("t") for letters in layout.stages(partition)]
+    starts = accumulate(sizes, initial=0)
+    return tuple(
+        start + index
+        for start, size in zip(starts, sizes, strict=False)
+        for index in range(min(number, size))
+    )
 
 
 def read_offload(path: Path) -> str | tuple[str, ...]:

@@ -69,11 +69,14 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     if pipeline.model is None and not pipeline.has_unequal_shares:
         return _arguments_of_equal_stages(pipeline, group_size)
     stages = roles_with_ends(pipeline, MEGATRON)
-    _recompute_of(pipeline.model, MEGATRON)
+    block = _first_recomputed(pipeline)
+    recompute = False if block else _recompute_of(pipeline.model, MEGATRON)
     _check_megatron_placement(pipeline)
     lines = [*megatron_costs(pipeline), *layout_arguments(stages, pipeline.num_devices)]
     lines += _group_argument(megatron_schedule.group_size_of(pipeline, group_size))
-    recompute = _recompute_of(pipeline.model, MEGATRON)
+    if block:
+        first = ("granularity full", "method block", f"num-layers {block}")
+        lines += [f"--recompute-{argument}" for argument in first]
     if recompute is True:
         full = ("granularity full", "method uniform", "num-layers 1")
         lines += [f"--recompute-{argument}" for argument in full]
@@ -283,6 +286,25 @@ def _recompute_of(model: Model, trainer: str) -> Chosen:
         )
     _check_same(layers, "recompute", names)
     return names
+
+
+def _first_recomputed(pipeline: Pipeline) -> int:
+    """Number of layers that recompute in every stage, if these are the first of it; else 0.
+
+    That is `--recompute-method block`. A stage may have fewer layers. 0 also if all or none of the
+    layers recompute, and with MTP layers or an encoder.
+    """
+    layers = pipeline.model.layers
+    if num_encoder_layers(pipeline.model) or any(layer.role == "mtp" for layer in layers):
+        return 0
+    check_recompute(pipeline.model, MEGATRON)
+    stages = [
+        [layer.recompute for layer in stage if layer.role not in ENDS]
+        for stage in pipeline.model.stage_layers(pipeline.counts)
+    ]
+    number = max(stage.count(True) for stage in stages)
+    first = [[index < number for index in range(len(stage))] for stage in stages]
+    return number if stages == first and any(False in stage for stage in stages) else 0
 
 
 def _offloaded_modules(model: Model) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from ppopt import InputError, Model, Pipeline
+from ppopt import InputError, Model, NotApplicableError, Pipeline
 from ppopt.formats import primus_schedule, trainer_partition
 from ppopt.formats.trainer_file import (
     read_offload,
@@ -128,6 +128,22 @@ def test_choices_of_trainers(name: str, text: str, recompute: str, tmp_path: Pat
     assert read_recompute(path) == recompute
 
 
+@pytest.mark.parametrize("number", [1, 2])
+def test_the_first_layers_of_every_stage_are_read_back(number: int, tmp_path: Path) -> None:
+    """Four blocks on two stages, three and one: the second has fewer than two."""
+    layers = [LAYERS[0], LAYERS[1], LAYERS[3]]
+    chosen = (*range(number), 3)
+    exported, fields = chosen, {"stages": 2, "batches": 4, "partition": [4, 2]}
+    own = Pipeline(**fields, model=Model(layers), recompute=exported)
+    path = tmp_path / "arguments.txt"
+    path.write_text(trainer_partition.megatron_arguments(own))
+    assert f"--recompute-method block\n--recompute-num-layers {number}\n" in path.read_text()
+    assert read_recompute(path) == chosen
+    uneven = Pipeline(**fields, model=Model(layers), recompute=(1, 3))
+    with pytest.raises(NotApplicableError, match="2 of 4 transformer layers recompute"):
+        trainer_partition.megatron_arguments(uneven)
+
+
 def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("--overlap-moe-expert-parallel-comm\n--delay-wgrad-compute --bf16\n")
@@ -137,7 +153,9 @@ def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [
-        ("a.txt", "--recompute-granularity full --recompute-method block", "full, block, 1 layers"),
+        ("a.txt", "--recompute-granularity full --recompute-method block", "has no partition"),
+        ("a.yaml", "{recompute_granularity: full, recompute_method: block, "
+         "pipeline_model_parallel_layout: Ett|tmL}", "a layout without MTP layers"),
         ("a.txt", "--recompute-granularity full --recompute-method uniform "
          "--recompute-num-layers 2", "uniform, 2 layers is not known"),
         ("a.toml", '[activation_checkpoint]\nmode = "selective"', "mode selective"),

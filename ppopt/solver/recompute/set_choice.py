@@ -1,7 +1,8 @@
 """One set of modules that all layers recompute, combined with the partitions and offload of each.
 
 Megatron-LM has one list of modules for all stages. Every set is a choice of its own, with its
-bounds: a key has the number of the set, then the key of that choice.
+bounds: a key has the number of the set, then the key of that choice. A partition by rule is that of
+the pipeline, the same for all sets.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from dataclasses import replace
 from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem.layer_options import sets_of_all
+from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -33,7 +35,9 @@ class SetChoice(ProductChoice):
     def __init__(self, problem: Problem, inner: Inner) -> None:
         """Raises NotApplicableError if there are too many sets, or if time is up before all."""
         OF_LAYERS["recompute"].check(problem)
-        self._models = _models(problem.pipeline)
+        asked = problem.pipeline
+        self._models = _models(asked)
+        cut = SEARCH if asked.partition == SEARCH else asked.counts
         choices: dict[Key, Choice] = {}
         for index, model in enumerate(self._models):
             if over():
@@ -42,7 +46,7 @@ class SetChoice(ProductChoice):
                     "time; raise --time-limit, or give --recompute-modules"
                 )
             pipeline = replace(
-                problem.pipeline, model=model, recompute=None, mem_limit=problem.pipeline.limits
+                asked, model=model, recompute=None, partition=cut, mem_limit=asked.limits
             )
             choices[index,] = inner(replace(problem, pipeline=pipeline))
         super().__init__(choices)
