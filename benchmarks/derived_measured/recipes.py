@@ -86,14 +86,18 @@ def recompute(run: Run) -> str:
 
 
 def overlap(run: Run) -> tuple[Overlap, ...]:
-    """The exchanges that overlap with compute: `tp_comm_overlap`, `moe_a2a_overlap`, and `ddp`."""
+    """The exchanges that overlap with compute: `tp_comm_overlap`, `moe_a2a_overlap`, and `ddp`.
+
+    Recipes with `moe_a2a_overlap` set `delay_wgrad_compute`, too.
+    """
     if not run.source.startswith(SOURCE):
         return (Overlap.DISPATCH,) if run.source == "DeepSeek-V3" else ()
     model = run.model.lower()
     shared = (Overlap.PARAMETERS,) if _is_deepseek_on_h100(run) else DATA_PARALLEL
     if model.startswith("llama"):
         return (Overlap.TENSOR, *shared) if run.count("tp") > 1 else shared
-    return (Overlap.DISPATCH, *shared) if _overlaps_dispatch(model, run) else shared
+    pairs = (Overlap.DISPATCH, Overlap.WEIGHT)
+    return (*pairs, *shared) if _overlaps_dispatch(model, run) else shared
 
 
 def dispatcher(run: Run) -> Dispatcher:
