@@ -72,7 +72,7 @@ class CostTable(NamedTuple):
 
 
 class Recomputed(NamedTuple):
-    """Costs of the stages of pipelines with recompute, in ticks: `[pipeline, stage]`."""
+    """Costs of the stages of pipelines with recompute, in ticks: `[..., stage]`."""
 
     time: Ints
     """Added to B and BW, at speed 1 (`PartitionTable.per_unit_at_speed_1`)."""
@@ -82,6 +82,17 @@ class Recomputed(NamedTuple):
     """Workspace of B."""
     peak: Ints
     """Largest live memory of a microbatch while BW runs."""
+
+    @property
+    def costs(self) -> dict[str, Ints]:
+        """The costs that it changes, by field."""
+        return {
+            "recompute_time": self.time,
+            "kept": self.retained,
+            "recompute_memory": self.peak - self.retained,
+            "input_workspace": self.workspace,
+            "backward_workspace": np.zeros_like(self.peak),
+        }
 
 
 def link_number(pipeline: Pipeline, route: Any, stage: Any, back: Any) -> Any:
@@ -280,10 +291,7 @@ class PartitionTable:
         costs = self.layers.stages(high - counts.T, high)
         costs["offload_memory"] = np.zeros_like(high)
         if recomputed is not None:
-            costs["recompute_time"], costs["kept"] = recomputed.time.T, recomputed.retained.T
-            costs["recompute_memory"] = (recomputed.peak - recomputed.retained).T
-            costs["backward_workspace"] = costs["offload_memory"]
-            costs["input_workspace"] = recomputed.workspace.T
+            costs |= {field: row.T for field, row in recomputed.costs.items()}
         stages = StageArrays(costs)
         slowness = self.devices.of_stages[:, None]
         durations = np.concatenate([time * slowness for time in stages.durations])

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
-from math import ceil, lcm, prod
+from math import lcm, prod
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
@@ -41,7 +41,6 @@ from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.stage_row import StageRow
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
-from ppopt.problem.units import Unit
 
 PARTS = 2520
 """Equal parts of every time of the input that are whole ticks of the grid: those of 1 to 10 chunks,
@@ -553,17 +552,10 @@ class Pipeline(PipelineFields):
     @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the only duration table of the project."""
-        factors = (self.microbatch_times or (), self.microbatch_memory or ())
-        pieces = max(self.batches, *(ceil(sum(each)) for each in factors))
-        pieces *= max(self.num_slices, ceil(sum(self.slice_times or ())))
-        of_memory = microbatches.denominator(self.microbatch_memory)
-        of_times = microbatches.denominator(self.microbatch_times)
-        of_times *= microbatches.denominator(self.slice_times)
-        of_times *= of_memory if of_memory > 1 and self.has_offload else 1
-        divisors = {Unit.TIME: self.tick_divisor * of_times, Unit.MEMORY: of_memory}
-        backwards = (self.allocated_by_backward(each, 1) for each in set(factors[1]))
-        allocated = tuple(chain.from_iterable(amounts or () for amounts, _ in backwards))
-        return self.stage_row.ticks(self, allocated, pieces, divisors)
+        factors = {*(self.microbatch_memory or ())}
+        backwards = (self.allocated_by_backward(each, 1) for each in factors)
+        allocated = chain.from_iterable(amounts or () for amounts, _ in backwards)
+        return self.stage_row.ticks(self, allocated)
 
     @property
     def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:

@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from fractions import Fraction
 from itertools import chain
-from math import lcm
+from math import ceil, lcm, prod
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ppopt.errors import ConflictError
-from ppopt.problem import exact
+from ppopt.problem import exact, microbatches
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import MAX_TICKS, StageArrays, StageCosts, Ticks, by_kind, flat, is_matrix
@@ -25,7 +25,8 @@ from ppopt.problem.units import Unit
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
 
-AMOUNTS = {Unit.TIME: "times", Unit.MEMORY: "memory"}
+TIME = Unit.TIME
+AMOUNTS = {TIME: "times", Unit.MEMORY: "memory"}
 """Names of sums in messages."""
 _ROWS = 32
 """More than there are costs of one unit."""
@@ -84,72 +85,84 @@ class StageRow(NamedTuple):
         of_links = delays, _scaled(stated, per_unit[Unit.TIME])
         return cls(rows, *of_links, per_unit, Devices.of(pipeline))
 
-    def ticks(
-        self,
-        pipeline: Pipeline,
-        allocated: Iterable[Fraction],
-        pieces: int,
-        divisors: Mapping[Unit, int],
-    ) -> Ticks:
+    def ticks(self, pipeline: Pipeline, allocated: Iterable[Fraction] = ()) -> Ticks:
         """The costs of the pipeline in the coarsest ticks that lose nothing.
 
         `allocated` has amounts of memory that do not follow from the costs; they are whole ticks,
-        too. `pieces` is the number of microbatches times slices, and `divisors` the number of ticks
-        into which the common tick of times, and that of memory, is divided. Raises ConflictError if
-        times or memory are so large, or so finely divided, that sums of ticks would exceed
-        `MAX_TICKS`.
+        too. Raises ConflictError if times or memory are so large, or so finely divided, that sums
+        of ticks would exceed `MAX_TICKS`.
         """
-        limits, (ratio, _, slowness, hosting) = pipeline.limits, self.devices
-        timed, memory = (
-            [cost for cost in STAGE_COSTS if cost.unit is unit and cost.field in self.costs]
-            for unit in Unit
-        )
-        times = {
-            cost.field: (self.costs[cost.field].T * (slowness if cost.on_compute else ratio)).T
-            for cost in timed
-        }
-        rows, amounts = [times], {cost.field: self.costs[cost.field] for cost in memory}
+        (ratio, _, slowness, hosting), limits = self.devices, pipeline.limits
+        delays, rows = self.delays * ratio, [self._times(slowness)]
         if (slowness != ratio).any():
-            rows.append({field: self.costs[field] * ratio for field in times})
-        delays, per_unit = self.delays * ratio, self.per_unit[Unit.TIME] * ratio
-        all_times = _flat(delays, *chain(*(row.values() for row in rows)))
-        common = np.gcd.reduce(self.stated * ratio, initial=per_unit)
-        time = Fraction(divisors[Unit.TIME], int(np.gcd.reduce(all_times, initial=common)))
-        stated, known = self.per_unit[Unit.MEMORY], exact.common_denominator(limits or ())
-        all_amounts = _flat(*amounts.values())
-        needed = lcm(stated // int(np.gcd.reduce(all_amounts, initial=stated)), known)
-        needed = lcm(divisors[Unit.MEMORY] * needed, exact.common_denominator(allocated))
-        amount = Fraction(needed, stated)
-        largest = {
-            Unit.TIME: int(int(abs(all_times).max()) * time),
-            Unit.MEMORY: int(int(abs(all_amounts).max()) * amount),
-        }
-        for unit, value in largest.items():
-            if value >= MAX_TICKS:
-                refuse_large(unit, value)
-        amounts = {field: _times(each, amount) for field, each in amounts.items()}
-        tables = [{f: _times(each, time) for f, each in row.items()} | amounts for row in rows]
-        costs = [
-            StageCosts[int](**dict.fromkeys(_PAIRS, ()) | {f: _tuples(table[f]) for f in table})
-            for table in tables
-        ]
+            rows.append(self._times(ratio))
+        memory = {own.field: self.costs[own.field] for own in STAGE_COSTS if own.unit is not TIME}
+        times, amounts = (
+            _flat(delays, *chain(*(row.values() for row in rows))),
+            _flat(*memory.values()),
+        )
+        time, needed = self._factor(times, pipeline), self._needed(amounts, pipeline, allocated)
+        amount = Fraction(needed, self.per_unit[Unit.MEMORY])
+        largest = _largest(TIME, times, time), _largest(Unit.MEMORY, amounts, amount)
+        memory = {field: _times(each, amount) for field, each in memory.items()}
+        tables = [{f: _times(each, time) for f, each in row.items()} | memory for row in rows]
+        costs = {field: _tuples(row) for field, row in tables[0].items()}
         down, up = _tuples(_times(delays, time))
         ticks = Ticks(
-            **by_kind(costs[0], StageArrays(tables[0])),
-            per_unit=int(per_unit * time),
+            **by_kind(StageCosts[int](**dict.fromkeys(_PAIRS, ()) | costs), StageArrays(tables[0])),
+            per_unit=int(self.per_unit[TIME] * ratio * time),
             memory_per_unit=needed,
             down=down,
             up=up,
-            static=_tuples(hosting @ np.tile(amounts["static"], pipeline.routes)),
+            static=_tuples(hosting @ np.tile(memory["static"], pipeline.routes)),
             limits=None
             if limits is None
             else map_distinct(lambda limit: exact.whole(limit * needed), limits),
         )
-        bound = max(*largest.values(), *(ticks.limits or ()))
-        if _ROWS * pieces * len(slowness) * bound >= MAX_TICKS:
-            for scaled in costs:
-                check_range(ticks, scaled, pieces)
+        pieces = _pieces(pipeline)
+        if _ROWS * pieces * len(slowness) * max(*largest, *(ticks.limits or ())) >= MAX_TICKS:
+            for table in tables:
+                check_range(ticks, table, pieces)
         return ticks
+
+    def _times(self, slowness: Any) -> dict[str, Any]:
+        """Times by field, on devices of this slowness if the devices compute."""
+        return {
+            cost.field: (row.T * (slowness if cost.on_compute else self.devices.ratio)).T
+            for cost in STAGE_COSTS
+            if cost.unit is TIME and (row := self.costs.get(cost.field)) is not None
+        }
+
+    def _factor(self, times: Any, pipeline: Pipeline) -> Fraction:
+        """Ticks of the pipeline in one tick of these times, which are on devices."""
+        factors = [pipeline.microbatch_times, pipeline.slice_times]
+        if self.costs["offload_memory"].any():
+            factors.append(pipeline.microbatch_memory)
+        finer, ratio = prod(map(microbatches.denominator, factors)), self.devices.ratio
+        common = np.gcd.reduce(self.stated * ratio, initial=self.per_unit[TIME] * ratio)
+        return Fraction(pipeline.tick_divisor * finer, int(np.gcd.reduce(times, initial=common)))
+
+    def _needed(self, amounts: Any, pipeline: Pipeline, allocated: Iterable[Fraction]) -> int:
+        """Ticks of the pipeline in one unit of memory, whose costs are these amounts."""
+        stated, known = self.per_unit[Unit.MEMORY], exact.common_denominator(pipeline.limits or ())
+        needed = lcm(stated // int(np.gcd.reduce(amounts, initial=stated)), known)
+        needed *= microbatches.denominator(pipeline.microbatch_memory)
+        return lcm(needed, exact.common_denominator(allocated))
+
+
+def _pieces(pipeline: Pipeline) -> int:
+    """Upper bound on the slices of a step, each as often as its factors say."""
+    factors = (pipeline.microbatch_times or (), pipeline.microbatch_memory or ())
+    pieces = max(pipeline.batches, *(ceil(sum(each)) for each in factors))
+    return pieces * max(pipeline.num_slices, ceil(sum(pipeline.slice_times or ())))
+
+
+def _largest(unit: Unit, values: Any, factor: Fraction) -> int:
+    """Largest value times a factor; raises ConflictError if it is too large for ticks."""
+    largest = int(int(abs(values).max()) * factor)
+    if largest >= MAX_TICKS:
+        refuse_large(unit, largest)
+    return largest
 
 
 def _scaled(values: tuple[Any, ...], per_unit: int) -> Any:
@@ -176,18 +189,17 @@ def _tuples(values: Any) -> tuple[Any, ...]:
     return tuple(map(_tuples, values)) if values.ndim > 1 else tuple(values.tolist())
 
 
-def check_range(ticks: Ticks, scaled: Mapping[str, tuple[Any, ...]], pieces: int) -> None:
-    """Check the sums of all times and of all memory; `scaled` are the costs of stages, by field.
+def check_range(ticks: Ticks, table: Mapping[str, Any], pieces: int) -> None:
+    """Check the sums of all times and of all memory; `table` has the costs of stages, by field.
 
     `pieces` is the number of microbatches times slices. Raises ConflictError if a sum is not below
     `MAX_TICKS`.
     """
     total = dict.fromkeys(Unit, 0)
     for cost in STAGE_COSTS:
-        count = pieces if cost.per_microbatch else 1
-        rows = scaled[cost.field]
-        longest = map(max, rows) if is_matrix(rows) else map(abs, rows)
-        total[cost.unit] += count * sum(longest)
+        if cost.field in table:
+            longest = abs(table[cost.field]).reshape(len(table["forward"]), -1).max(axis=1)
+            total[cost.unit] += int(longest.sum()) * (pieces if cost.per_microbatch else 1)
     links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
     total[Unit.TIME] += pieces * links
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))

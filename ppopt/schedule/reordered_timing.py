@@ -33,40 +33,32 @@ class ReorderedTiming:
     """Exact values of the orders of the microbatches of one schedule."""
 
     run: SampledTiming
-    singles: Ints
-    """Row and index of every operation of a microbatch that runs alone, shape [2, operations]."""
-    durations: Floats
-    """Ticks of each, of a microbatch with factor 1."""
-    pairs: Ints
-    """Row of every overlapped pair, and the indices of its F and its backward: [3, pairs]."""
-    paired: Floats
-    """Ticks of F and of the backward alone, and of what overlaps: [3, pairs]."""
+    rows: Ints
+    """Row of every operation of compute that runs alone, then that of every pair."""
+    microbatch: Ints
+    """Microbatch of the operations that run alone, of the F of pairs, then of their backwards."""
+    alone: Floats
+    """Ticks of each of these operations alone, of a microbatch with factor 1: `[operation, 1]`."""
+    saved: Floats
+    """Ticks that every pair saves: `[pair, 1]`."""
 
     @classmethod
     def of(cls, schedule: Schedule) -> ReorderedTiming:
         """Take the order of a schedule on one route without moves to the host."""
         run, pipeline = SampledTiming.of(schedule), schedule.pipeline
         net, ticks = run.levels.net, pipeline.ticks
-        computed = net.positions < net.computed
-        position = net.positions[computed]
-        kind, stage, microbatch, slice_index = split_codes(pipeline, net.ops[computed])
+        position = net.positions[net.positions < net.computed]
+        kind, stage, microbatch, slice_index = split_codes(pipeline, net.ops[: len(position)])
         slices = [float(pipeline.slice_factor(each)) for each in range(pipeline.num_slices)]
-        row = run.levels.row[position]
-        alone = np.array(ticks.durations, dtype=np.float64)[kind, stage]
-        alone *= np.array(slices)[slice_index]
-        second = np.append(False, position[1:] == position[:-1])
-        first = np.append(second[1:], False)
-        columns = (stage[first], kind[second], stage[second])
+        alone = np.array(ticks.durations)[kind, stage] * np.array(slices)[slice_index]
+        second = np.flatnonzero(np.diff(position) == 0) + 1
+        columns = (stage[second - 1], kind[second], stage[second])
         pairs = zip(*(column.tolist() for column in columns), strict=True)
-        overlap = [ticks.pair_saving(*pair) for pair in pairs]
-        single = ~(first | second)
-        return cls(
-            run,
-            np.stack([row[single], microbatch[single]]),
-            alone[single],
-            np.stack([row[first], microbatch[first], microbatch[second]]),
-            np.stack([alone[first], alone[second], np.array(overlap, dtype=np.float64)]),
-        )
+        saved = np.array([ticks.pair_saving(*pair) for pair in pairs], dtype=np.float64)
+        single = np.setdiff1d(np.arange(len(position)), [second - 1, second])
+        order = np.concatenate([single, second - 1, second])
+        rows = run.levels.row[position[order[: len(order) - len(second)]]]
+        return cls(run, rows, microbatch[order], alone[order, None], saved[:, None])
 
     def values(self, factors: Floats, objective: Objective) -> Floats:
         """Makespan or device span of every order of the microbatches, in ticks.
@@ -75,13 +67,10 @@ class ReorderedTiming:
         """
         times = np.repeat(self.run.duration[:, None].astype(np.float64), factors.shape[1], axis=1)
         times[: self.run.levels.machines] = 0
-        rows, microbatch = self.singles
-        times[rows] = self.durations[:, None] * factors[microbatch]
-        if self.pairs.size:
-            row, forward, backward = self.pairs
-            first, second = factors[forward], factors[backward]
-            forward_time, backward_time, overlap = self.paired[:, :, None]
-            times[row] = (
-                forward_time * first + backward_time * second - overlap * np.minimum(first, second)
-            )
+        own, count = factors[self.microbatch], len(self.rows)
+        first, second = own[count - len(self.saved) : count], own[count:]
+        smaller = np.minimum(first, second)
+        own *= self.alone
+        first += second - self.saved * smaller
+        times[self.rows] = own[:count]
         return self.run.values(times, objective)

@@ -204,16 +204,10 @@ class StrategyConfigurations:
         Offload counts as if it took no time.
         """
         if ends not in self._option_ticks:
-            slices = self.base.num_slices
-            time, memory = self.costs.per_unit_at_speed_1, self.costs.memory_per_unit
+            options = self._options.of(*divmod(ends, self._layers + 1))
+            each = (option.ticks(self.costs.layers.per_unit) for option in options)
             self._option_ticks[ends] = [
-                (
-                    int(option.time * time / slices),
-                    int(option.resident * memory / slices),
-                    int(option.workspace * memory / slices),
-                    int(option.peak * memory / slices),
-                )
-                for option in self._options.of(*divmod(ends, self._layers + 1))
+                (time, resident, workspace, peak) for time, _, _, resident, workspace, peak in each
             ]
         return self._option_ticks[ends]
 

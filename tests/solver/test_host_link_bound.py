@@ -10,6 +10,7 @@ import pytest
 import ppopt
 from ppopt import Pipeline, Status
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.host_link_bound import host_link_bound
@@ -23,7 +24,9 @@ def bound_of(**fields: Any) -> Fraction:
     pipeline = Pipeline(**fields)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     route = RouteTimes(problem.relaxed.instance)
-    return Fraction(host_link_bound(pipeline, route, 0), pipeline.ticks.per_unit)
+    shared = pipeline.host_link == "shared"
+    bound = host_link_bound(InstanceCosts.of(pipeline), route, 0, shared=shared)
+    return Fraction(bound, pipeline.ticks.per_unit)
 
 
 STAGE = {"stages": 1, "forward": 1, "backward": 2, "activation": 3, "offload_memory": 2}

@@ -21,11 +21,11 @@ from ppopt.problem.costs import StageArrays
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import option_of, options_of
+from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.layers import Layers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_table import PartitionTable
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.spaces import PARTITIONS, check_layer_choices
 
@@ -238,10 +238,11 @@ def space_of(problem: Problem) -> PartitionSpace:
     check_layer_choices(problem)
     chosen = pipeline.searched_of_layers
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
-    pipeline = _on_compute(pipeline)
-    table = pipeline.partitions
-    position = np.arange(len(pipeline.model))
-    single = StageArrays(table.layers.stages(position, position + 1))
+    table, model = pipeline.partitions, pipeline.model.without_choices(chosen)
+    if pipeline.overlap is not None:
+        model = model.on_compute()
+    layers, position = LayerTable.of(model, table.layers.per_unit), np.arange(len(model))
+    single = StageArrays(layers.stages(position, position + 1))
     slow = table.devices.slowness
     equal = len(set(slow)) == 1
     time = shortest.numerator * (slow[0] if equal else 1)
@@ -250,9 +251,7 @@ def space_of(problem: Problem) -> PartitionSpace:
     limits = [floor(limit * memory_per_unit) for limit in pipeline.limits or ()]
     kind = problem.backward_kind
     optional = bool(chosen) and pipeline.limits is not None
-    if kind is BackwardKind.MIXED and _splitting_loses_nothing(
-        single, pipeline.model, optional=optional
-    ):
+    if kind is BackwardKind.MIXED and _splitting_loses_nothing(single, model, optional=optional):
         kind = BackwardKind.SPLIT
     return PartitionSpace(
         layers={
@@ -271,8 +270,8 @@ def space_of(problem: Problem) -> PartitionSpace:
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
-        has_all_backwards=not pipeline.model.layers[0].frozen,
-        options=_options(table, pipeline.model, chosen, time, amount) if optional else None,
+        has_all_backwards=not model.layers[0].frozen,
+        options=_options(table, model, chosen, time, amount) if optional else None,
         slowness=() if equal else slow,
         per_unit=table.per_unit * shortest.denominator,
         memory_per_unit=memory_per_unit,
@@ -284,20 +283,6 @@ def _rounded_down(work: Fraction) -> Fraction:
     """A number of microbatches with a small denominator: products with ticks do not overflow."""
     finest = FINEST_WORK if work < FINEST_WORK else 1
     return work if work.denominator <= finest else Fraction(floor(work * finest), finest)
-
-
-def _on_compute(pipeline: Pipeline) -> Pipeline:
-    """The pipeline with only the compute of its layers; without what is searched of layers."""
-    assert pipeline.model is not None
-    chosen = pipeline.searched_of_layers
-    if pipeline.overlap is not None:
-        pipeline = replace(pipeline, model=pipeline.model.on_compute())
-    if not chosen:
-        return pipeline
-    return replace(
-        pipeline, model=pipeline.model.without_choices(chosen), recompute=None, offload=None,
-        mem_limit=pipeline.limits,
-    )  # fmt: skip
 
 
 def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bool) -> bool:

@@ -17,11 +17,16 @@ from itertools import product
 from math import prod
 from typing import NamedTuple
 
+import numpy as np
+
 from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.costs import Ticks
+from ppopt.problem.link_mode import HostLink
 from ppopt.problem.objective import Objective
+from ppopt.problem.partition_table import Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument
@@ -131,14 +136,8 @@ class RecomputeChoice(Choice):
             key.append(option_id)
         return tuple(key)
 
-    @cached_property
-    def _bare(self) -> Pipeline:
-        """The stages at a factor of 1 on memory: see `without_model`."""
-        factors = self._base.microbatch_memory and 1
-        return replace(self._base, microbatch_memory=factors).without_model()
-
-    def _with_options(self, stages: Sequence[int], options: Sequence[StageOption]) -> Pipeline:
-        """Pipeline with these options of some stages, by costs of stages, which is fast.
+    def _with_options(self, stages: Sequence[int], options: Sequence[StageOption]) -> Ticks:
+        """Costs of the stages with these options of some of them.
 
         What a relaxed option offloads in no time is not stashed.
         """
@@ -146,17 +145,12 @@ class RecomputeChoice(Choice):
         for stage, option in zip(stages, options, strict=True):
             stashed = option.stashed if option.moving else option.resident
             chosen[stage] = option._replace(stashed=stashed)
-        return replace(
-            self._bare,
-            microbatch_memory=self._base.microbatch_memory,
-            recompute_time=[option.time for option in chosen],
-            kept=[option.stashed for option in chosen],
-            recompute_memory=[option.peak - option.stashed for option in chosen],
-            input_workspace=[option.workspace for option in chosen],
-            backward_workspace=0,
-            offload_memory=[option.stashed - option.resident for option in chosen],
-            offload_time=[option.moving for option in chosen],
-        )
+        per_unit, row = self._base.partitions.layers.per_unit, self._base.stage_row
+        ticks = np.array([option.ticks(per_unit) for option in chosen], dtype=np.int64)
+        time, moving, stashed, resident, workspace, peak = ticks.T
+        costs = Recomputed(time, stashed, workspace, peak).costs
+        moves = {"offload_memory": stashed - resident, "offload_time": moving}
+        return row._replace(costs={**row.costs, **costs, **moves}).ticks(self._base)
 
     @cached_property
     def devices(self) -> list[list[DeviceOption]]:
@@ -216,15 +210,20 @@ class RecomputeChoice(Choice):
         ]
 
     def _computed_bound(self, device: int, options: Sequence[StageOption]) -> int | None:
-        pipeline = self._with_options(self._base.hosted[0][device], options)
-        problem = replace(self._problem, pipeline=pipeline).reduced
+        ticks = self._with_options(self._base.hosted[0][device], options)
+        base = replace(self._problem, pipeline=self._base)
+        problem = base.relaxed_by(
+            lambda instance: instance.with_costs(replace(instance.costs, ticks=ticks))
+        ).reduced
         if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return None
         routes = [RouteTimes(problem.relaxed.instance, 0)]
         bound = one_device_bound(routes, device, self._problem.objective).value
         if self._problem.objective is Objective.MAKESPAN:
-            bound = max(bound, host_link_bound(pipeline, routes[0], device))
-        return pipeline.on_grid(bound)
+            shared = self._base.host_link is HostLink.SHARED
+            own = host_link_bound(problem.instance.costs, routes[0], device, shared=shared)
+            bound = max(bound, own)
+        return self._base.on_grid(bound, ticks.per_unit)
 
     @property
     def size(self) -> int:

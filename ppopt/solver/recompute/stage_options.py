@@ -16,7 +16,7 @@ order (`greedy_options`), and a relaxed option between each two of them covers a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
@@ -68,6 +68,11 @@ class StageOption(NamedTuple):
     """What the layers that recompute do, by their indices within the stage."""
     offloaded: LayerChoice
     """What the layers that offload do, by their indices within the stage."""
+
+    def ticks(self, per_unit: Mapping[str, Fraction]) -> list[int]:
+        """Its costs in whole ticks; `per_unit` is that of `LayerTable`."""
+        units = (per_unit["recompute_time"],) * 2 + (per_unit["kept"],) * 4
+        return [int(cost * unit) for cost, unit in zip(self[:6], units, strict=True)]
 
     def costs_no_more(self, reference: StageOption) -> bool:
         """Whether the option needs no more time than the reference, and no longer moves."""

@@ -295,3 +295,19 @@ def test_bounds_count_whole_delays_whatever_the_speeds(speeds: list[Any]) -> Non
         space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
         bounds.add(Fraction(bounds_of(space).min_bound, space.per_unit))
     assert len(bounds) == 1
+
+
+def test_limits_of_layers_with_phases_count_their_phases_on_links() -> None:
+    """The peak of 1F1B is that of the balanced partition: of 1 and 3 layers, not of 2 and 2."""
+    link = {"on": "link", "time": 4}
+
+    def layer(activation: int, *own: dict[str, Any]) -> ppopt.Layer:
+        backward = {"on": "compute", "time": 2, "weight": 1}
+        phases = {"F": [{"on": "compute", "time": 1}, *own], "B": [*own, backward]}
+        return ppopt.Layer(activation=activation, phases=phases)
+
+    model = ppopt.Model([layer(1, link), layer(1), layer(3), layer(3)])
+    pipeline = model.pipeline(devices=2, batches=4, partition="search", mem_limit="1f1b")
+    space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+    assert pipeline.limits == (7, 7)
+    assert space.limits == (7 * space.memory_per_unit,) * 2
