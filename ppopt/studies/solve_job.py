@@ -32,7 +32,7 @@ _APPEARANCE = (
 )
 """Keys of a pipeline's JSON object that are not content: names, units and forms of input."""
 NO_OPTIONS = Options()
-SEARCH_VERSION = 1
+SEARCH_VERSION = 2
 """Version of the meaning of stored results. Only results of this version are reused.
 
 Raise it if a stored result may be wrong, or is of another problem than the same key today. So it is
