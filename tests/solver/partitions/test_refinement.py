@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from random import Random
 
@@ -11,21 +12,25 @@ import pytest
 from ppopt import Objective
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.partitions.device_runs import hosted_by
 from ppopt.solver.partitions.layer_run_bounds import device_numbers, first_stage_tail
-from ppopt.solver.partitions.merged_runs import merged_bound
+from ppopt.solver.partitions.merged_runs import RunClasses, merged_bound
 from ppopt.solver.partitions.partition_bounds import every_partition, partition_bound
-from ppopt.solver.partitions.partition_program import PartitionProgram, pattern_of
-from ppopt.solver.partitions.refinement import Refinement
+from ppopt.solver.partitions.partition_program import PartitionProgram, StageZeroContext, pattern_of
+from ppopt.solver.partitions.refinement import ProvedNumbers, Refinement, _OptionBounds
 from ppopt.solver.partitions.space import PartitionSpace, space_of
 from tests.factories.partitions import draw_space, pipeline_of
 from tests.oracles import exhaustive
+from tests.oracles.bounds import by_model
 from tests.oracles.configurations import least_value
 from tests.solver.partitions.test_over_partitions import SMALL, draw
 from tests.tiers import first
 
 OPERATIONS = 12
 """Maximum number of operations for exhaustive search."""
+NEVER = 10**6
+"""Later than every schedule; the bound of a device whose memory is too small."""
 
 
 def limited_space(rng: Random) -> PartitionSpace:
@@ -54,14 +59,14 @@ def optimum(space: PartitionSpace, counts: tuple[int, ...]) -> int | None:
     return exhaustive.best(pipeline, fused=space.whole, objective="makespan")
 
 
-def merged_bounds(space: PartitionSpace, counts: tuple[int, ...]) -> list[int]:
-    """Bounds of the devices of a partition by merged states."""
+def merged_bounds(space: PartitionSpace, counts: tuple[int, ...], below: int) -> list[int]:
+    """Bounds of the devices of a partition by merged states, at most `below`."""
     tail = int(first_stage_tail(space, np.array(counts[0])))
     numbers = (
         device_numbers(space, device, hosted, tail)[:, 0].tolist()
         for device, hosted in enumerate(hosted_by(space, [counts]))
     )
-    bounds = (merged_bound(own, space.batches, 10**6) for own in numbers)
+    bounds = (merged_bound(own, space.batches, below) for own in numbers)
     return [bound for bound in bounds if bound is not None]
 
 
@@ -71,9 +76,9 @@ def check_space(space: PartitionSpace) -> tuple[int, int, int]:
     feasible = [best for best in optima.values() if best is not None]
     tight = raised = 0
     for counts, best in optima.items():
-        bounds = merged_bounds(space, counts)
         if best is None:
             continue
+        bounds = merged_bounds(space, counts, best + 1)
         assert max(bounds, default=0) <= best, (space, counts, bounds, best)
         tight += best in bounds
         raised += max(bounds, default=0) > partition_bound(space, counts)
@@ -119,3 +124,53 @@ def check_options(seed: int) -> bool:
 @pytest.mark.parametrize("seed", first(3, SMALL))
 def test_no_bound_over_recompute_is_above_the_optimum(seed: int) -> None:
     check_options(seed)
+
+
+@pytest.mark.parametrize("seed", first(4, range(40)))
+def test_waits_for_memory_are_no_longer_than_in_an_optimum(seed: int) -> None:
+    """Five microbatches, of which two or three fit: the later ones wait for the earlier ones."""
+    rng = Random(seed)
+    space = draw_space(rng, most_layers=1, span=False, batches=5)
+    costs, hosts = space.layers, len(set(space.hosts))
+    everything = sum(costs["activation"])
+    space = replace(space, limits=(sum(costs["static"]) + rng.randint(1, 2) * everything,) * hosts)
+    counts = next(every_partition(space))
+    best = by_model(pipeline_of(space, counts), fused=space.whole)
+    assert best is None or max(merged_bounds(space, counts, best + 1)) <= best
+
+
+def exact_makespan(numbers: Sequence[int], batches: int) -> int:
+    """Minimum makespan of a device alone, without merging."""
+    program = LayeredDP(RunClasses(numbers, batches), NEVER)
+    while not program.ended:
+        program.advance()
+    return program.lower_bound
+
+
+@pytest.mark.parametrize("seed", first(4, range(40)))
+def test_proofs_raise_only_the_bounds_of_devices_that_need_as_long(seed: int) -> None:
+    """Proofs of half of the devices of all partitions, against every device without merging."""
+    rng = Random(seed)
+    pipeline, _ = draw(rng)
+    space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
+    space = replace(space, batches=rng.randint(2, 4))
+    choices, exact = [], {}
+    for counts in every_partition(space):
+        tail = int(first_stage_tail(space, np.array(counts[0])))
+        for device, hosted in enumerate(hosted_by(space, [counts])):
+            options = _OptionBounds(space, device, hosted, StageZeroContext(tail, 0))
+            keys = [tuple(numbers[:, 0].tolist()) for numbers in options.numbers]
+            choices.append((options, keys))
+            exact |= {key: exact_makespan(key, space.batches) for key in keys}
+    proved = rng.sample(sorted(exact), len(exact) // 2)
+    proofs = [
+        ProvedNumbers(
+            np.array(key), merged_bound(key, space.batches, min(exact[key] + 1, NEVER)) or 0
+        )
+        for key in proved
+    ]
+    assert all(proof.bound <= exact[tuple(proof.numbers.tolist())] for proof in proofs)
+    for options, keys in choices:
+        closed = options.bounds[:, 0].tolist()
+        most = min(max(bound, exact[key]) for bound, key in zip(closed, keys, strict=True))
+        assert min(closed) <= options.raised(proofs)[0] <= most
