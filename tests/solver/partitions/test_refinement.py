@@ -172,5 +172,5 @@ def test_proofs_raise_only_the_bounds_of_devices_that_need_as_long(seed: int) ->
     assert all(proof.bound <= exact[tuple(proof.numbers.tolist())] for proof in proofs)
     for options, keys in choices:
         closed = options.bounds[:, 0].tolist()
-        most = min(max(bound, exact[key]) for bound, key in zip(closed, keys, strict=True))
-        assert min(closed) <= options.raised(proofs)[0] <= most
+        upper = min(max(bound, exact[key]) for bound, key in zip(closed, keys, strict=True))
+        assert min(closed) <= options.raised(proofs)[0] <= upper
