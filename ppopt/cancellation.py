@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from math import inf
 from typing import TypeVar
 
-from ppopt import interrupts
+from ppopt.interrupts import RECORD
 
 Item = TypeVar("Item")
 
@@ -84,14 +84,15 @@ def equal_share(waiting: int) -> float:
 
 def checkpoint() -> None:
     """Raise TimeoutError once an enclosing scope is over."""
-    if over():
+    end = _end.get()
+    if end is not None and (time.monotonic() >= end or RECORD.signals):
         raise TimeoutError
 
 
 def over() -> bool:
     """Whether an enclosing scope is over: for work that then gives a coarser answer."""
     end = _end.get()
-    return end is not None and (time.monotonic() >= end or interrupts.pressed())
+    return end is not None and (time.monotonic() >= end or bool(RECORD.signals))
 
 
 def each(items: Iterable[Item]) -> Iterator[Item]:

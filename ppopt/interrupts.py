@@ -36,7 +36,8 @@ class _Record:
             raise KeyboardInterrupt
 
 
-_record = _Record()
+RECORD = _Record()
+"""Signals of the open `recorded` blocks."""
 
 
 @contextmanager
@@ -48,37 +49,37 @@ def recorded() -> Iterator[list[int]]:
     if threading.current_thread() is not threading.main_thread():
         yield []
         return
-    before, raises = signal.getsignal(signal.SIGINT), _record.raises
-    if not _record.depth:
-        _record.signals = []
-    _record.depth += 1
-    _record.raises = False
+    before, raises = signal.getsignal(signal.SIGINT), RECORD.raises
+    RECORD.depth += 1
+    RECORD.raises = False
     try:
         if before is not signal.SIG_IGN:
-            signal.signal(signal.SIGINT, _record)
-        yield _record.signals
+            signal.signal(signal.SIGINT, RECORD)
+        yield RECORD.signals
     finally:
-        _record.depth -= 1
-        _record.raises = raises and not _record.signals
-        if signal.getsignal(signal.SIGINT) is _record:
+        RECORD.depth -= 1
+        RECORD.raises = raises and not RECORD.signals
+        if not RECORD.depth:
+            RECORD.signals = []
+        if signal.getsignal(signal.SIGINT) is RECORD:
             signal.signal(signal.SIGINT, before)
 
 
 @contextmanager
 def heard() -> Iterator[None]:
     """Raise KeyboardInterrupt once for Ctrl-C in a block inside `recorded`, even an earlier one."""
-    if _record.signals:
+    if RECORD.signals:
         raise KeyboardInterrupt
-    _record.raises = True
+    RECORD.raises = True
     try:
         yield
     finally:
-        _record.raises = False
+        RECORD.raises = False
 
 
 def pressed() -> bool:
     """Whether Ctrl-C was recorded in an open `recorded` block."""
-    return _record.depth > 0 and bool(_record.signals)
+    return bool(RECORD.signals)
 
 
 def only_record() -> None:
@@ -86,7 +87,7 @@ def only_record() -> None:
 
     Called when a search starts: its result is then always written and printed.
     """
-    _record.raises = False
+    RECORD.raises = False
 
 
 def hear_terminations() -> None:
@@ -100,9 +101,9 @@ def hear_terminations() -> None:
 
 
 def _as_ctrl_c(number: int, frame: FrameType | None) -> None:
-    if not _record.depth:
+    if not RECORD.depth:
         raise KeyboardInterrupt
-    _record(number, frame)
+    RECORD(number, frame)
 
 
 def ignore() -> None:

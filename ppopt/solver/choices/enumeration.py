@@ -1,8 +1,8 @@
-"""Two types for complete and for interrupted enumerations.
+"""Two types for complete and for partial enumerations.
 
-The time limit, Ctrl-C and size limits interrupt an enumeration. A proof, "infeasible" and a lower
+The time limit, Ctrl-C and size limits cut an enumeration. A proof, "infeasible" and a lower
 bound over all configurations need every member of a set, so a function that returns one has a
-parameter of type `Complete`. The members of an interrupted enumeration are `Partial`: candidates to
+parameter of type `Complete`. The members of a cut enumeration are `Partial`: candidates to
 try, which prove nothing.
 
 `Complete` is created only where an enumeration ends by itself.
@@ -28,7 +28,7 @@ class Complete(Generic[Member_co]):
 
 @dataclass(frozen=True)
 class Partial(Generic[Member_co]):
-    """Some members of a set, whose enumeration was interrupted."""
+    """Some members of a set, whose enumeration was cut."""
 
     members: Collection[Member_co] = ()
 

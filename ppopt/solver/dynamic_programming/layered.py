@@ -64,7 +64,7 @@ class LayeredDP:
     def advance(self) -> None:
         """Add one operation to every state; keep states with a bound below `below` (`reduced`).
 
-        Raises TimeoutError after the deadline; the present layer is then unchanged.
+        A scope may end this (`ppopt.cancellation`); the present layer is then unchanged.
         """
         space = self._space
         states, parent, added = space.extend(self._states, self._starts)
