@@ -68,13 +68,7 @@ def shield() -> Iterator[None]:
 
 def part(share: float) -> AbstractContextManager[Scope]:
     """A scope of a share of the time left."""
-    left = seconds_left()
-    return scope(inf if left == inf else time.monotonic() + (share if left > 0 else 1) * left)
-
-
-def equal_part(waiting: int) -> AbstractContextManager[Scope]:
-    """A scope of the share of one piece of work, while `waiting` other pieces wait."""
-    return part(equal_share(waiting))
+    return scope(time.monotonic() + share * seconds_left())
 
 
 def equal_share(waiting: int) -> float:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
 
-from ppopt.cancellation import equal_part
+from ppopt.cancellation import equal_share, part
 from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument
@@ -75,7 +75,7 @@ class PlanProduct(ProductChoice):
             prefix, *waiting = waiting
             batches = self._candidates[prefix].configuration.batches
             useful = None if ceiling is None else int(ceiling * batches * self._margin)
-            with equal_part(len(waiting)):
+            with part(equal_share(len(waiting))):
                 self.inner[prefix].bound(useful)
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 

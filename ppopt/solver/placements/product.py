@@ -49,7 +49,7 @@ class PlacementProduct(ProductChoice):
             )
         simple = dict.fromkeys(map(self._space.representative, self._space.simple()))
         order = [*simple, *(hosts for hosts in listed if hosts not in simple)]
-        reserve = max(0.0, (1 - SET_UP) * seconds_left())
+        reserve = (1 - SET_UP) * seconds_left()
         choices: dict[Hosts, Choice] = {}
         for hosts in order:
             if choices and seconds_left() <= reserve < inf:
