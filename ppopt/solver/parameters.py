@@ -461,9 +461,9 @@ class MoveParams(NamedTuple):
 class PlanParams(NamedTuple):
     """Division of the time of a plan; shares of its time limit unless a field says otherwise."""
 
-    first_schedules: float = 0.1
+    first_schedules: float = 0.15
     """Maximum share for strategies with the balanced partition, before anything else."""
-    baseline_share: float = 0.2
+    baseline_share: float = 0.25
     """Maximum share for baselines before the search."""
     baseline_seconds: float = 6.0
     """Maximum seconds for baselines before the search. Baselines improve little after the first
@@ -471,8 +471,9 @@ class PlanParams(NamedTuple):
     baseline_descents: int = 8
     """Maximum number of descents of a baseline before the search of one worker, which then does not
     depend on the clock if it has time for all of them."""
-    refinement_share: float = 0.05
-    """Maximum share for continuing the baselines that the reported gain refers to."""
+    refinement_share: float = 0.15
+    """Maximum share for continuing the baselines that the reported gain refers to, before the
+    search. Their partitions are often the best to start from."""
     min_memory_share: float = 0.03
     """Minimum share of the search for less memory at the same speed."""
     memory_share: float = 0.05
@@ -493,9 +494,9 @@ class PlanParams(NamedTuple):
     max_reproducible: int = 300
     """Maximum number of operations of a plan by one worker whose result does not depend on the
     speed of the machine if it ends by proof: no part of it ends by the clock."""
-    first_hints: float = 0.15
-    """Maximum share of the remaining time for the search from the first schedules, unless it is
-    reproducible."""
+    first_hints: float = 0.5
+    """Maximum share of the remaining time for the search from the best first schedule of every
+    placement, which are often improved by 10 %."""
     bounding: float = 0.4
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""

@@ -26,12 +26,7 @@ MORE_ROUNDS = 2
 
 def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
     """Share of the time limit that remains for the search without the reports."""
-    share = (
-        1
-        - params.min_memory_share
-        - params.refinement_share
-        - (params.extra_memory_share if limited else 0)
-    )
+    share = 1 - params.min_memory_share - (params.extra_memory_share if limited else 0)
     return share - (params.slowdown_share if within else 0)
 
 
@@ -48,7 +43,10 @@ class PlanReports:
         reproducible."""
 
     def start_from_baselines(self) -> None:
-        """Evaluate strategies, and start every configuration from its best one."""
+        """Evaluate strategies, and start every configuration from its best one.
+
+        The strategies that gains are reported over are continued.
+        """
         self._search.evaluate_first()
         counts, params = self._search.set_up.space.batches, self._params
         max_seconds = params.baseline_share * self._deadline.seconds
@@ -59,31 +57,28 @@ class PlanReports:
             seconds = max_seconds * index / len(counts)
             deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
             self._baselines.search(batches, deadline, max_descents)
+            self._baselines.refine(batches, Deadline.after(self._refinement / len(counts)))
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
+
+    @property
+    def _refinement(self) -> float:
+        """Maximum seconds for the strategies that gains are reported over, to continue them.
+
+        With several workers, at most as long as the plan so far.
+        """
+        longest = self._params.refinement_share * self._deadline.seconds
+        return longest if self._by_work else min(longest, self._deadline.spent)
 
     def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
         """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
         if plan.value is None or plan.interrupted:
             return plan
-        plan, within = self._refined(), partial(self._with_memory_within, slowdown=slowdown)
+        within = partial(self._with_memory_within, slowdown=slowdown)
         reports = (self._with_less_memory, within, self._with_more_memory, self._with_baselines)
         for add_report in reports:
             if not plan.interrupted:
                 plan = add_report(plan)
         return plan
-
-    def _refined(self) -> Plan:
-        """Continue the strategies that gains are reported over; returns the updated plan.
-
-        With several workers, this takes at most as long as the plan so far.
-        """
-        search, best = self._search, self._search.best
-        assert best is not None
-        longest = self._params.refinement_share * self._deadline.seconds
-        turn = Deadline.after(longest if self._by_work else min(longest, self._deadline.spent))
-        self._baselines.refine(best.configuration.batches, turn)
-        search.start_from(baseline.schedule for baseline in self._baselines.results)
-        return search.plan()
 
     def _with_less_memory(self, plan: Plan) -> Plan:
         """Add the minimum memory for the value of the plan that a short search finds.

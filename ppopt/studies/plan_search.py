@@ -108,12 +108,17 @@ class PlanSearch:
         kinds = [] if self.usual_known else [(kind, self._orders) for kind in usual]
         kinds += [(kind, included) for kind in usual[:1] if kinds]
         with scope(inf):
-            for kind, candidates in (*kinds, (FirstSchedules.by_other_strategies, self._orders)):
+            for kind, candidates in kinds:
                 for candidate in filter(self._is_open, candidates):
                     for schedule in kind(self._first_schedules(candidate)):
                         self.start_from((schedule,))
                         if (kind, candidates) not in kinds[:1] and deadline.over:
                             return
+            with deadline.scope():
+                for further in (FirstSchedules.zero_bubble, FirstSchedules.by_other_strategies):
+                    for candidate in filter(self._is_open, self._orders):
+                        for schedule in further(self._first_schedules(candidate)):
+                            self.start_from((schedule,))
 
     def _first_schedules(self, candidate: PlanCandidate) -> FirstSchedules:
         """First schedules of a configuration."""
@@ -165,13 +170,15 @@ class PlanSearch:
     # The rounds.
 
     def _follow_hints(self) -> None:
-        """Search quickly from the first schedules, before long bounds."""
+        """Search quickly from the best first schedule of every placement, before long bounds.
+
+        Without a clock, from all first schedules.
+        """
         self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
             share = self._params.first_hints if self._by_clock else 1.0
-            turn = self._deadline.share(share)
-            self._begin(turn)
-            self._search.follow_hints()
+            num_placements = self._begin(self._deadline.share(share))
+            self._search.follow_hints(num_placements if self._by_clock else None)
             self._quick = self._search.num_quick
             self._update_orders()
             self._note("configurations")
@@ -275,8 +282,11 @@ class PlanSearch:
         self._update_orders()
         self._note("configurations")
 
-    def _begin(self, turn: Deadline) -> None:
-        """Begin a search of all orders, from the best hint of every placement, then from others."""
+    def _begin(self, turn: Deadline) -> int:
+        """Begin a search of all orders, from the best hint of every placement, then from others.
+
+        Returns the number of placements with hints.
+        """
         self._turn, self._cutoff = turn, self.ceiling
         hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
         for candidate in filter(self._is_open, self._orders):
@@ -291,6 +301,7 @@ class PlanSearch:
         ]
         for _, _, hint in sorted(ranked, key=itemgetter(0, 1), reverse=True):
             self._search.hint(hint)
+        return len(hints)
 
     def _ends(self, state: Progress) -> bool:
         """Whether the search of all orders ends: with its turn, or as the user says."""

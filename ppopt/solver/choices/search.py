@@ -162,10 +162,13 @@ class ConfigurationSearch:
     def _interrupted(self) -> bool:
         return interrupts.pressed() and not self._ignores_ctrl_c
 
-    def follow_hints(self) -> None:
-        """Schedule the configurations of known schedules from them, or until Ctrl-C."""
+    def follow_hints(self, number: int | None = None) -> None:
+        """Schedule the configurations of known schedules from them, or until Ctrl-C.
+
+        `number`: how many of these schedules; None: all.
+        """
         with self._options.deadline.scope():
-            self._follow_hints()
+            self._solve_all(islice(self._hinted_configurations(), number), 0)
 
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.

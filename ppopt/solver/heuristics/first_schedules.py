@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
+from ppopt.cancellation import seconds_left
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.layer_choices import by_rules
@@ -33,6 +34,8 @@ USUAL = {"linear": "1f1b", "interleaved": "interleaved", "v": "1f1b-v"}
 """The strategy of a placement that is evaluated first."""
 OVERLAPPED = {"linear": "1f1b-overlap", "interleaved": "interleaved-overlap", "v": "dualpipe-v"}
 """The strategy of a placement whose pairs of F and a backward run as one."""
+ZERO_BUBBLE = {"linear": "zb-1p", "interleaved": "interleaved-zb", "v": "zbv"}
+"""The strategy of a placement that is mostly the fastest if it fits; V takes seconds if large."""
 QUICK = ("linear", "interleaved")
 """Placements whose usual strategy most trainers run; its orders follow from a formula."""
 
@@ -58,11 +61,24 @@ class FirstSchedules(NamedTuple):
         for strategy in self._usual:
             yield from self._of_strategy(strategy)
 
+    def zero_bubble(self) -> Iterator[Schedule]:
+        """Schedules as in `usual` of the zero-bubble strategy, unless it may take too long."""
+        yield from self._of_strategies(resolve(ZERO_BUBBLE[self.pipeline.resolved_placement]))
+
     def by_other_strategies(self) -> Iterator[Schedule]:
-        """Schedules as in `usual` of the other strategies of the placement with a fixed order."""
-        for strategy in registry().values():
-            fixed = strategy.placement == self.usual_strategy.placement and not strategy.adaptive
-            if fixed and strategy not in self._usual:
+        """Schedules as in `usual` of the other strategies of the placement.
+
+        Those that may take longer than the time left are skipped.
+        """
+        first = {*self._usual, resolve(ZERO_BUBBLE[self.pipeline.resolved_placement])}
+        placed = (
+            each for each in registry().values() if each.placement == self.usual_strategy.placement
+        )
+        yield from self._of_strategies(*(each for each in placed if each not in first))
+
+    def _of_strategies(self, *strategies: Strategy) -> Iterator[Schedule]:
+        for strategy in strategies:
+            if strategy.seconds(self.pipeline) < seconds_left():
                 yield from self._of_strategy(strategy)
 
     @property
