@@ -281,7 +281,7 @@ def test_runs_of_equal_optimum_are_not_searched_point_by_point(
 def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(times: int) -> None:
         if times == 2:
-            raise KeyboardInterrupt
+            signal.raise_signal(signal.SIGINT)
 
     searched = counted(monkeypatch, interrupt)
     curve = frontier(Pipeline(stages=4, batches=8), time_limit=2400)
