@@ -1,9 +1,9 @@
 """Records Ctrl-C and termination signals: searches end at their next checkpoint.
 
 In a `recorded` block a signal is recorded, and scopes end (`ppopt.cancellation`). In a `heard`
-block outside of searches, Ctrl-C raises KeyboardInterrupt once. A command records Ctrl-C from the
-start of its search until everything is written and printed, so a second Ctrl-C never loses a
-result. Only the main thread receives signals.
+block, Ctrl-C raises KeyboardInterrupt once, until a search in it records Ctrl-C. A command is such
+a block: from the start of its first search until everything is written and printed, Ctrl-C is only
+recorded, so a second one never loses a result. Only the main thread receives signals.
 """
 
 from __future__ import annotations
@@ -44,12 +44,13 @@ RECORD = _Record()
 def recorded() -> Iterator[list[int]]:
     """Record Ctrl-C while the block runs, instead of raising KeyboardInterrupt.
 
+    A `heard` block around it ends hearing: the result of a search is always written and printed.
     Yields the signals recorded since the start of the outermost block.
     """
     if threading.current_thread() is not threading.main_thread():
         yield []
         return
-    before, raises = signal.getsignal(signal.SIGINT), RECORD.raises
+    before = signal.getsignal(signal.SIGINT)
     RECORD.depth += 1
     RECORD.raises = False
     try:
@@ -58,7 +59,6 @@ def recorded() -> Iterator[list[int]]:
         yield RECORD.signals
     finally:
         RECORD.depth -= 1
-        RECORD.raises = raises and not RECORD.signals
         if not RECORD.depth:
             RECORD.signals = []
         if signal.getsignal(signal.SIGINT) is RECORD:
@@ -80,14 +80,6 @@ def heard() -> Iterator[None]:
 def pressed() -> bool:
     """Whether Ctrl-C was recorded in an open `recorded` block."""
     return bool(RECORD.signals)
-
-
-def only_record() -> None:
-    """Only record Ctrl-C from now on.
-
-    Called when a search starts: its result is then always written and printed.
-    """
-    RECORD.raises = False
 
 
 def hear_terminations() -> None:

@@ -110,7 +110,7 @@ class Group(TyperGroup):
     ) -> NoReturn:
         """Run and exit; every error that is not a bug becomes one line and an exit code here.
 
-        Ctrl-C ends a command at once, until it begins a search (`interrupts.only_record`). What
+        Ctrl-C ends a command at once, until it begins a search (`interrupts.recorded`). What
         comes after that, printing included, is not cut short. `obj` is the instant from which time
         limits count, else now: every command finds it in its context.
         """

@@ -13,7 +13,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.current import CURRENT, read_current, read_order_file
 from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_of, option
@@ -86,7 +85,6 @@ def solve(
     output.check_formats(settings, pipeline)
     if storage is not None and (hint or without):
         raise InputError("storage: no searches with --hint or --without are stored; leave them out")
-    interrupts.only_record()
     best_baseline, elsewhere, not_stored = None, None, 0
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         if storage is None:
@@ -191,7 +189,6 @@ def eval_(
     pipeline, deviation = settings.pipeline(), _deviation(jitter)
     with progress.live_line(quiet=settings.quiet) as line:
         line.update(f"strategy {rule.name}")
-        interrupts.only_record()
         choice = best_choice(
             pipeline,
             strategy,
@@ -203,7 +200,6 @@ def eval_(
         if pipeline.num_chunks == 1 and not settings.quiet:
             note_equal_chunks(schedule.pipeline)
         output.check_formats(settings, schedule.pipeline)
-        interrupts.only_record()
         line.update("random times")
         spread = None
         if deviation is not None:
@@ -262,7 +258,6 @@ def compare(
     chosen = _strategies(strategies)
     options, deviation = strategy_options(settings), _deviation(jitter)
     own_schedule = read_current(settings, current)
-    interrupts.only_record()
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         comparison = compare_all(
             pipeline,
@@ -303,7 +298,6 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     near = None if within is None else share("within", within)
     pipelines = _of_all_placements(settings)
     options = strategy_options(settings)
-    interrupts.only_record()
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         curve = frontier_of_placements(
             pipelines,

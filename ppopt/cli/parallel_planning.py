@@ -10,7 +10,6 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
 from ppopt.cli.derivation_options import FROM, Derivation, derivation_fields
@@ -71,7 +70,6 @@ def plan_over_parallelism(
     with ExitStack() as stack:
         own = processes == [None] * len(processes)
         engine = None if own else stack.enter_context(engine_of(*processes))
-        interrupts.only_record()
         line = stack.enter_context(progress.live_line(quiet=settings.quiet, limit=settings.seconds))
         parallel_plan = plan_parallelism(
             space,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.commands import exit_code, search_options, strategy_options
 from ppopt.cli.current import CURRENT, read_current
@@ -106,7 +105,6 @@ def plan(
         if name not in arguments:
             raise InputError(missing(name))
     model, devices = model_of(settings.values), arguments.pop("stages")
-    interrupts.only_record()
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         result = search(
             model,

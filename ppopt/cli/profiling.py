@@ -10,7 +10,6 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt import interrupts
 from ppopt.cli.application import command
 from ppopt.cli.options import argument, flag, option
 from ppopt.cli.options import output as output_option
@@ -308,7 +307,6 @@ def _compare(
     strategy = "1f1b" if ran.num_chunks == 1 else "interleaved"
     current = predicted(median_step(steps), ran) if steps else evaluate(ran, strategy)
     pipeline = ran if ran.model is None else replace(ran, partition="search")
-    interrupts.only_record()
     with progress.live_line(quiet=False, limit=time_limit) as line:
         comparison = compare(
             pipeline,

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ppopt import interrupts
 from ppopt.cli.application import EXIT_REJECTED, command
 from ppopt.cli.commands import choice_arguments
 from ppopt.cli.options import argument, option
@@ -47,7 +46,6 @@ def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> 
     objective = Objective(settings.get("objective", "makespan"))
     pipeline = settings.pipeline()
     with progress.live_line(quiet=settings.quiet) as line:
-        interrupts.only_record()
         rating = rate_partition(
             pipeline,
             strategy,

@@ -100,8 +100,8 @@ def run(
             ran = execution.run(
                 world, schedules, model, steps=steps, check=not unchecked, note=note
             )
-        interrupts.only_record()
-    figures = list(map(_figures, schedules, ran, lengths, [seconds] * len(ran)))
+        with interrupts.recorded():
+            figures = list(map(_figures, schedules, ran, lengths, [seconds] * len(ran)))
     code = _write(targets, schedules[0], ran[0], seconds)
     _print(figures, files, json=json, quiet=quiet)
     return code

@@ -59,8 +59,8 @@ def app(
     hosts = {*server.LOOPBACK, host, *(allow_host or ())}
     if not quiet:
         note(f"http://{host}:{port} (Ctrl-C ends it)")
-    interrupts.only_record()
-    server.serve(host, port, limits, hosts)
+    with interrupts.recorded():
+        server.serve(host, port, limits, hosts)
     return 0
 
 

@@ -9,7 +9,6 @@ import sys
 from contextlib import ExitStack
 from typing import TYPE_CHECKING
 
-from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_UNKNOWN, command
 from ppopt.cli.engines import ENGINE_OPTIONS, RETRIES, STORAGE, engine_of
 from ppopt.cli.options import argument, option
@@ -66,7 +65,6 @@ def sweep(
     grid = _grid(settings, values, shard)
     with ExitStack() as stack:
         engine = stack.enter_context(engine_of(jobs, dask, dask_scheduler_file, retries))
-        interrupts.only_record()
         line = stack.enter_context(progress.live_line(quiet=settings.quiet))
         study = sweeps.run(
             grid, engine, storage=storage, study_name=study_name, progress=line.update,

@@ -88,7 +88,8 @@ def test_a_search_hears_what_came_before_it_began() -> None:
 
 def test_deferred_it_is_heard_in_searches_only() -> None:
     with interrupts.recorded(), interrupts.heard():
-        interrupts.only_record()
+        with interrupts.recorded():
+            pass
         with interrupts.heard():
             pass
         press()
