@@ -13,6 +13,7 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
+from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.current import CURRENT, read_current, read_order_file
 from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_of, option
