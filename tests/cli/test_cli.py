@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -233,11 +234,19 @@ class TestExitCodes:
         assert output["schedule"] is None
         assert output["lower_bound"] == 27
 
-    def test_interrupted_outside_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("ppopt.verifier.verify", interrupt)
+    def test_interrupted_before_the_search(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("ppopt.cli.settings.Settings.pipeline", interrupt)
         ran = run(f"eval 1f1b {UNIT}")
         assert (ran.code, ran.out) == (4, "")
         assert ran.err == "error: interrupted before there was a result\n"
+
+    def test_interrupted_while_the_result_is_verified(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        line = f"eval 1f1b {UNIT}"
+        expected = run(line)
+        monkeypatch.setattr("ppopt.verifier.verify", interrupt)
+        assert run(line) == expected
 
     def test_a_bug_of_ours(self, monkeypatch: pytest.MonkeyPatch) -> None:
         late = Violation(Rule.START, (), 0, 0, "starts too early")
@@ -247,8 +256,10 @@ class TestExitCodes:
         assert ran.err.startswith("error: a schedule made here breaks its own rules")
 
 
-def interrupt(*_: object, **__: object) -> None:
-    raise KeyboardInterrupt
+def interrupt(*_: object, **__: object) -> tuple[()]:
+    """Press Ctrl-C instead of a part of the work."""
+    signal.raise_signal(signal.SIGINT)
+    return ()
 
 
 class TestPlacement:

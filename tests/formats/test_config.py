@@ -34,6 +34,7 @@ SPELLINGS = {
     "recompute_unit": ("recompute_unit",),
     "recompute_modules": ("recompute_modules",),
     "offload_modules": ("offload_modules",),
+    "offload_fraction": ("offload_fraction",),
     "forward": ("forward_times", "forward"),
     "backward": ("backward_times", "backward"),
     "weight": ("weight_times", "weight"),
@@ -100,6 +101,7 @@ SPELLINGS = {
 SAMPLES = {
     "recompute_modules": "core_attn",
     "offload_modules": ["core_attn", "moe_act"],
+    "offload_fraction": 0.5,
     "placement": "v",
     "model": [],
     "partition": [2, 2],

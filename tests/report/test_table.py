@@ -322,7 +322,7 @@ def test_layers_that_recompute_are_named_with_their_places() -> None:
 
 
 def test_choices_name_the_modules_that_recompute_and_offload() -> None:
-    """Whole layers are counted alone, as in `layers 9,8, recompute 2,0`."""
+    """Several modules have their number in every stage; whole layers are counted alone."""
     modules = ("core_attn", "mlp")
     report = ScheduleReport(
         partition=[2, 1],
@@ -333,4 +333,4 @@ def test_choices_name_the_modules_that_recompute_and_offload() -> None:
     )
     searched = ("partition", "recompute", "offload")
     text = describe_choices(report, searched)
-    assert text == ": layers 2,1, recompute 2,0 (core_attn mlp), offload 0,1"
+    assert text == ": layers 2,1, recompute 2,0 (core_attn 2,0, mlp 2,0), offload 0,1"

@@ -8,6 +8,7 @@ import pytest
 
 from ppopt import Objective, Pipeline, Status, compare, solve
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layer_choices import SEARCH_SET
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
@@ -40,6 +41,16 @@ NAMES |= {
     )
     for own in OF_LAYERS
 }
+OF_SET = {
+    OpenDecisions.RECOMPUTE_SET: "modules",
+    OpenDecisions.RECOMPUTE_SET | OpenDecisions.PARTITION: "modules with partition",
+    OpenDecisions.RECOMPUTE_SET | OpenDecisions.OFFLOAD: "modules with offload",
+    OpenDecisions.RECOMPUTE_SET | OpenDecisions.PARTITION | OpenDecisions.OFFLOAD: (
+        "modules with partition with offload"
+    ),
+}
+NAMES |= OF_SET
+NAMES |= {OpenDecisions.PLACEMENT | own: f"placement with {name}" for own, name in OF_SET.items()}
 NAMES |= {
     choices | OpenDecisions.ORDER: f"{name} with order"
     for choices, name in NAMES.items()
@@ -48,9 +59,13 @@ NAMES |= {
 
 
 def pipeline(choices: OpenDecisions) -> Pipeline:
-    """A model of four layers on two devices, whose choices are `search`."""
+    """A model of four layers on two devices, whose choices are `search` or `search-set`."""
     fields: dict[str, object] = {choice.name.lower(): "search" for choice in choices}
-    layers = [{"forward": 1, "activation": 1, "count": 4, "offload_time": 1}]
+    layer = {"forward": 1, "activation": 1, "count": 4, "offload_time": 1}
+    if fields.pop("recompute_set", None):
+        fields["recompute"] = SEARCH_SET
+        layer["modules"] = [{"name": "norm", "time": 1, "memory": 1}]
+    layers = [layer]
     if OpenDecisions.ORDER in choices:
         fields |= {"microbatch_times": [1, 2], "microbatch_memory": 1}
     return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
@@ -62,6 +77,7 @@ def candidates(asked: Pipeline, further: OpenDecisions = NO_DECISIONS) -> Choice
 
 
 def test_every_choice_is_in_the_table() -> None:
+    """Recompute of every layer and one set for all layers exclude each other."""
     every = {
         reduce(
             or_,
@@ -70,7 +86,8 @@ def test_every_choice_is_in_the_table() -> None:
         )
         for some in product((False, True), repeat=len(OpenDecisions))
     }
-    assert {*NAMES, NO_DECISIONS} == every
+    both = OpenDecisions.RECOMPUTE | OpenDecisions.RECOMPUTE_SET
+    assert {*NAMES, NO_DECISIONS} == {choices for choices in every if both not in choices}
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
