@@ -466,8 +466,8 @@ class PlanParams(NamedTuple):
     baseline_share: float = 0.25
     """Maximum share for baselines before the search."""
     baseline_seconds: float = 6.0
-    """Maximum seconds for baselines before the search. Baselines improve little after the first
-    turns, so the rest of a long time limit is for the search."""
+    """Maximum seconds for baselines before the search, unless the plan is reproducible. Baselines
+    improve little after the first turns, so the rest of a long time limit is for the search."""
     baseline_descents: int = 8
     """Maximum number of descents of a baseline before the search of one worker, which then does not
     depend on the clock if it has time for all of them."""

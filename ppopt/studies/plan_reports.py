@@ -38,7 +38,7 @@ class PlanReports:
         self._params, self._deadline = search.options.params.plan, search.options.deadline
         set_up = search.set_up
         self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
-        self._by_work = search.options.workers == 1
+        self._by_work = not search.by_clock
         """Whether no part is as long as the time spent before: a plan that ends by proof is then
         reproducible."""
 
@@ -64,7 +64,7 @@ class PlanReports:
     def _refinement(self) -> float:
         """Maximum seconds for the strategies that gains are reported over, to continue them.
 
-        With several workers, at most as long as the plan so far.
+        Unless the plan is reproducible, at most as long as the plan so far.
         """
         longest = self._params.refinement_share * self._deadline.seconds
         return longest if self._by_work else min(longest, self._deadline.spent)

@@ -147,7 +147,7 @@ class PlanSearch:
             self._search_first()
             self._begun = True
             self._follow_hints()
-            if self._by_clock and not self._over:
+            if self.by_clock and not self._over:
                 self._improve(self._deadline.share(self._params.first_polishing))
             for round_index in count():
                 if self._over:
@@ -176,15 +176,15 @@ class PlanSearch:
         """
         self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
-            share = self._params.first_hints if self._by_clock else 1.0
+            share = self._params.first_hints if self.by_clock else 1.0
             num_placements = self._begin(self._deadline.share(share))
-            self._search.follow_hints(num_placements if self._by_clock else None)
+            self._search.follow_hints(num_placements if self.by_clock else None)
             self._quick = self._search.num_quick
             self._update_orders()
             self._note("configurations")
 
     @property
-    def _by_clock(self) -> bool:
+    def by_clock(self) -> bool:
         """Whether results may depend on the speed of the machine.
 
         They do with several workers, and for pipelines that are too large for a proof.

@@ -198,9 +198,9 @@ class ConfigurationSearch:
                 self._search_at_once(processes, tasks, 1)
             self.state.raise_bound()
             self._contenders.note(running, before)
-            if self._contenders.stalled:
-                return
             race.halve()
+            if self._contenders.stalled and len(race.running) == 1:
+                return
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""
