@@ -77,9 +77,9 @@ def heard() -> Iterator[None]:
         RECORD.raises = False
 
 
-def pressed() -> bool:
-    """Whether Ctrl-C was recorded in an open `recorded` block."""
-    return bool(RECORD.signals)
+def pressed(times: int = 1) -> bool:
+    """Whether Ctrl-C was recorded so many times in an open `recorded` block."""
+    return len(RECORD.signals) >= times
 
 
 def hear_terminations() -> None:

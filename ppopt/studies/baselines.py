@@ -158,7 +158,8 @@ def evaluate_strategies(
         assert search is not None
         if not interrupts.pressed():
             deadline.tell(f"strategy {evaluation.name}")
-            search.descend_until_stalled(_silent(turn.within(MAX_SEARCH_SECONDS)), max_descents)
+            with turn.within(MAX_SEARCH_SECONDS).scope():
+                search.descend_until_stalled(max_descents)
         yield evaluation._replace(
             schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
         )
@@ -195,13 +196,9 @@ def _begin(
         return evaluation._replace(reason=str(error))
     for hint in request.hints:
         search.start_from(hint)
-    search.descend(1, _silent(turn))
+    with turn.scope():
+        search.descend(1)
     return evaluation._replace(search=search, seconds=turn.spent)
-
-
-def _silent(deadline: Deadline) -> Deadline:
-    """Deadline of a search whose evaluations are not reported one by one."""
-    return replace(deadline, progress=None)
 
 
 def evaluate_all(

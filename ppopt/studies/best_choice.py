@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from ppopt import interrupts
+from ppopt.cancellation import part
 from ppopt.errors import check_type
 from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
@@ -95,13 +96,15 @@ def best_choice(
         return StrategyChoice(
             schedule, value, value if schedule.fits_limits else None, 1, 1, proved=True
         )
-    deadline = Deadline.after(time_limit, began, lambda state: progress(state.phase))
-    search = StrategySearch(pipeline, strategy, Objective(objective), options)
-    search.descend(0)
-    search.descend_until_stalled(deadline.share(SEARCH_SHARE))
-    if not (search.proved or interrupts.pressed()):
-        search.bound_all(deadline.share(BOUNDING_SHARE))
-        search.prove(deadline)
+    search = StrategySearch(pipeline, strategy, Objective(objective), options, tell=progress)
+    with Deadline.after(time_limit, began).scope():
+        search.descend(0)
+        with part(SEARCH_SHARE):
+            search.descend_until_stalled()
+        if not search.proved:
+            with part(BOUNDING_SHARE):
+                search.bound_all()
+            search.prove()
     return StrategyChoice(
         schedule=search.schedule(),
         value=search.value,

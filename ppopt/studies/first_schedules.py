@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
+from operator import methodcaller
 from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
@@ -21,7 +22,7 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
@@ -47,15 +48,20 @@ def in_best_configuration(first: FirstSchedules, deadline: Deadline) -> Iterator
     """
     if has_open_choices(first.pipeline):
         with suppress(NotApplicableError):
-            yield from _after(lambda search: search.descend(1, deadline), first, first.pipeline)
+            once = methodcaller("descend", 1)
+            yield from _after(once, first, first.pipeline, deadline)
 
 
 def _after(
-    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
+    run: Callable[[StrategySearch], None],
+    first: FirstSchedules,
+    pipeline: Pipeline,
+    deadline: Deadline = NO_DEADLINE,
 ) -> Iterator[Schedule]:
     """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
     search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
-    run(search)
+    with deadline.scope():
+        run(search)
     if search.fits:
         yield search.schedule()
 

@@ -17,9 +17,11 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from functools import partial
 from typing import Any, NamedTuple
 
 from ppopt import interrupts
+from ppopt.cancellation import part
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
@@ -61,7 +63,7 @@ from ppopt.studies.plan_space import (
     default_recompute,
     default_strategies,
     fields_of,
-    set_up_until,
+    set_up_each,
 )
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
@@ -161,18 +163,17 @@ class PlanArguments:
     def spaces(
         self,
         models: Mapping[Parallelism, DerivedModel],
-        deadline: Deadline,
         lengths: Lengths | None = None,
     ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
         """Plan spaces of all combinations that have one, and the reasons of those that have none.
 
-        After the deadline no further space is set up, except the first valid one.
+        After the end of a scope no further space is set up, except the first valid one.
         """
 
         def checked(combination: Parallelism) -> BoundedSpace:
             return self._checked_space(models[combination], lengths)
 
-        return set_up_until(deadline, models, checked)
+        return set_up_each(models, checked)
 
     def _checked_space(self, model: DerivedModel, lengths: Lengths | None) -> BoundedSpace:
         """Plan space of a combination with its quick bound.
@@ -201,6 +202,7 @@ class PlanArguments:
         raise reason
 
 
+@interrupts.recorded()
 def plan_parallelism(
     space: ParallelSpace,
     choices: PlanArguments = PlanArguments(),
@@ -229,8 +231,10 @@ def plan_parallelism(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
     deadline = options.deadline if study is None else NO_DEADLINE
-    models, skipped = space.models_until(deadline.share(DERIVING_SHARE))
-    spaces, refused = choices.spaces(models, deadline, space.microbatch_tokens)
+    with deadline.scope():
+        with part(DERIVING_SHARE):
+            models, skipped = space.models()
+        spaces, refused = choices.spaces(models, space.microbatch_tokens)
     skipped |= refused
     if not spaces:
         raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
@@ -247,8 +251,7 @@ def plan_parallelism(
         if engine is None:
             engine, options = _own_engine(stack, options, len(rows))
         late = OUT_OF_TIME in skipped.values()
-        pressed = stack.enter_context(interrupts.recorded())
-        search = _ParallelSearch(rows, plans, options, engine, stored, pressed, is_bounded=not late)
+        search = _ParallelSearch(rows, plans, options, engine, stored, is_bounded=not late)
         search.run()
     best, lower_bound = search.best, search.lower_bound
     rows = sorted(search.rows, key=lambda row: row.sort_key)
@@ -257,7 +260,7 @@ def plan_parallelism(
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
         space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped, options.provenance,
-        options.deadline.spent, search.interrupted,
+        options.deadline.spent, interrupts.pressed(),
         None if stored is None else stored.report, least_memory,
     )  # fmt: skip
 
@@ -314,20 +317,15 @@ class _ParallelSearch:
         options: SolveOptions,
         engine: Engine,
         stored: CombinationStorage | None,
-        pressed: Sequence[int],
         *,
         is_bounded: bool,
     ) -> None:
-        """`pressed` records Ctrl-C.
-
-        `is_bounded`: whether every combination has a bound, because none was skipped late.
-        """
+        """`is_bounded`: whether every combination has a bound: none was skipped late."""
         self.rows = list(rows)
         self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
         self._deadline, self._options = options.deadline, options.with_deadline(NO_DEADLINE)
         self._limit = options.deadline.seconds
-        self._pressed = pressed
         self._stopped = False
         """Whether the engine was asked to stop."""
         if stored is not None:
@@ -404,14 +402,14 @@ class _ParallelSearch:
         def submit() -> None:
             while queue and engine.free > 0:
                 index = queue.popleft()
-                if self.interrupted or (deadline.over and self.best is not None):
+                if interrupts.pressed() or (deadline.over and self.best is not None):
                     queue.clear()
                 elif self._is_open(index):
                     row = self.rows[index]
                     space = self._spaces[row.parallelism]
                     engine.submit(index, FirstTask(space, row.state, further))
 
-        run_tasks(engine, submit, self._take_first, lambda: len(self._pressed) > 1, self._pressed)
+        run_tasks(engine, submit, self._take_first, partial(interrupts.pressed, 2))
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.
@@ -432,14 +430,9 @@ class _ParallelSearch:
             self._take([(index, done)])
 
     @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ends the search."""
-        return bool(self._pressed)
-
-    @property
     def _ended(self) -> bool:
         """Whether no further search is started."""
-        return self.interrupted or (self._planned and self._deadline.left <= MIN_SECONDS)
+        return interrupts.pressed() or (self._planned and self._deadline.left <= MIN_SECONDS)
 
     @property
     def _planned(self) -> bool:
@@ -488,10 +481,10 @@ class _ParallelSearch:
                 self._submit(queue.popleft(), queue, turn, deadline)
 
         def ends() -> bool:
-            self._stopped = self.interrupted or self._is_late
+            self._stopped = interrupts.pressed() or self._is_late
             return self._stopped
 
-        run_tasks(engine, submit, self._take, ends, self._pressed)
+        run_tasks(engine, submit, self._take, ends)
 
     @property
     def _is_late(self) -> bool:

@@ -17,8 +17,7 @@ from ppopt.derivation.training import Overlap, Training
 from ppopt.errors import ConflictError, InputError, not_applicable
 from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.sequence_lengths import Lengths
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
-from ppopt.studies.plan_space import set_up_until
+from ppopt.studies.plan_space import set_up_each
 
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
@@ -129,17 +128,12 @@ class ParallelSpace:
             )
 
     def models(self) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """Derived models of all valid combinations, and invalid ones, each with the reason."""
-        return self.models_until(NO_DEADLINE)
+        """Derived models of all valid combinations, and invalid ones, each with the reason.
 
-    def models_until(
-        self, deadline: Deadline
-    ) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """The same until a deadline; the first valid combination is always derived.
-
-        Combinations without remaining time are skipped with the reason `OUT_OF_TIME`.
+        The first valid combination is always derived. Those after the end of a scope are skipped
+        with the reason `OUT_OF_TIME`.
         """
-        return set_up_until(deadline, dict.fromkeys(self._combinations()), self.model)
+        return set_up_each(dict.fromkeys(self._combinations()), self.model)
 
     def _combinations(self) -> Iterator[Parallelism]:
         """All combinations; sizes from the user's lists may be invalid."""

@@ -109,7 +109,8 @@ class PlanBaselines:
             positions += [position for position in known[:1] if position not in positions]
         for index, position in enumerate(positions):
             setting, search = self._open[position]
-            search.descend_until_stalled(deadline.share_with(len(positions) - index - 1))
+            with deadline.share_with(len(positions) - index - 1).scope():
+                search.descend_until_stalled()
             self.results[position] = setting.baseline(search.schedule(), self._objective)
 
     @staticmethod

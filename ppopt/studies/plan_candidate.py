@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from ppopt.cancellation import part, shield
 from ppopt.problem.exact import whole
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
@@ -24,7 +25,6 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
 from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.choices.single import ONLY
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
 from ppopt.studies.evaluate import objective_value, peak_memory
@@ -224,21 +224,23 @@ class PlanCandidate:
         search = self.strategy
         return search is None or search.proved or (search.stalled and not search.ordered)
 
-    def raise_bound(self, deadline: Deadline, ceiling: int | None) -> None:
-        """Bound all partitions until the deadline; above a ceiling, bounds need not be exact."""
+    def raise_bound(self, ceiling: int | None) -> None:
+        """Bound all partitions; above a ceiling, bounds need not be exact."""
         assert self.strategy is not None
         if self.problem.pipeline.partition == SEARCH and not self.impossible:
-            self.strategy.bound(deadline, ceiling)
-        self.update(None)
+            self.strategy.bound(ceiling)
+        with shield():
+            self.update(None)
 
-    def search(self, level: int, turn: Deadline) -> None:
+    def search(self, level: int) -> None:
         """Continue the search: near the best partition, then in the order of bounds."""
         assert self.strategy is not None
         self.searches += 1
-        turn = replace(turn, progress=None)
-        self.strategy.descend(DESCENTS * 2**level, turn.share(DESCENT_SHARE))
-        self.strategy.prove(turn)
-        self.update(None)
+        with part(DESCENT_SHARE):
+            self.strategy.descend(DESCENTS * 2**level)
+        self.strategy.prove()
+        with shield():
+            self.update(None)
 
     # Reports.
 

@@ -38,7 +38,8 @@ def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory
         candidate.take(replace(point.schedule, pipeline=pipeline))
         return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
     deadline.tell(f"{candidate.configuration}, memory", candidate.value, candidate.bound)
-    candidate.strategy.descend_until_stalled(replace(deadline, progress=None))
+    with deadline.scope():
+        candidate.strategy.descend_until_stalled()
     candidate.update(None)
     peak = candidate.peak
     assert peak is not None
@@ -142,7 +143,8 @@ def _bisect_memory(
         limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
         search = strategy.on(replace(pipeline, mem_limit=limits))
         search.start_from(schedule.pipeline)
-        search.descend_until_stalled(replace(deadline.share(DESCENT_SHARE), progress=None))
+        with deadline.share(DESCENT_SHARE).scope():
+            search.descend_until_stalled()
         if search.fits and search.value <= value:
             schedule = search.schedule()
             point = point._replace(value=search.value, memory=peak_memory(schedule))

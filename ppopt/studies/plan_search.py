@@ -204,7 +204,8 @@ class PlanSearch:
         for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
             if self.best is not None or interrupts.pressed():
                 return
-            candidate.search(0, self._deadline.share(self._params.first))
+            with self._deadline.share(self._params.first).scope():
+                candidate.search(0)
             self._note("configurations")
             if latest.over:
                 return
@@ -235,7 +236,8 @@ class PlanSearch:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                candidate.search(max(0, round_index - 1), self._deadline.share_with(waiting))
+                with self._deadline.share_with(waiting).scope():
+                    candidate.search(max(0, round_index - 1))
                 self._note("configurations")
 
     def _bound(self, deadline: Deadline) -> None:
@@ -254,8 +256,8 @@ class PlanSearch:
                     candidate.choice.bound(self._bounded_to(candidate))
                 candidate.update(self.ceiling)
         for index, candidate in enumerate(waiting):
-            turn = deadline.share_with(len(waiting) - index - 1)
-            candidate.raise_bound(turn, self._bounded_to(candidate))
+            with deadline.share_with(len(waiting) - index - 1).scope():
+                candidate.raise_bound(self._bounded_to(candidate))
             self._note("bounds")
 
     def _bounded_to(self, candidate: PlanCandidate) -> int | None:

@@ -28,7 +28,7 @@ from ppopt.studies.plan_space import (
     PlanConfiguration,
     PlanSpace,
     partitions_on,
-    set_up_until,
+    set_up_each,
 )
 from ppopt.studies.quick_bound import minimum_work
 from ppopt.studies.strategy_search import StrategySearch
@@ -49,7 +49,8 @@ class PlanSetUp:
         began = Deadline.after()
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options, self._deadline = options, deadline
-        candidates, left_out = set_up_until(deadline, space, self._candidate)
+        with deadline.scope():
+            candidates, left_out = set_up_each(space, self._candidate)
         if not candidates:
             raise InputError(next(iter(left_out.values())))
         self.first_schedule: Schedule | None = None

@@ -8,6 +8,7 @@ from itertools import product
 from math import lcm
 from typing import Any, NamedTuple, TypeVar
 
+from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.problem.layer_choices import SEARCH_SET
@@ -22,7 +23,6 @@ from ppopt.problem.settings import SETTINGS, SettingScope
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Options, canonical_name, resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import current_schedule
@@ -305,21 +305,22 @@ def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] 
     return trainer_partition.megatron_partitions(pipeline) if runtime == "megatron" else None
 
 
-def set_up_until(
-    deadline: Deadline, keys: Iterable[Key], make: Callable[[Key], Item]
+def set_up_each(
+    keys: Iterable[Key], make: Callable[[Key], Item]
 ) -> tuple[dict[Key, Item], dict[Key, str]]:
     """Call `make` for every key; returns the results, and the skipped keys with the reasons.
 
-    Skipped are keys that do not apply and, after the first result, those after the deadline.
+    Skipped are keys that do not apply and, after the first result, those after the end of a scope.
     """
     results: dict[Key, Item] = {}
     left_out: dict[Key, str] = {}
     for key in keys:
-        if results and deadline.over:
+        if results and over():
             left_out[key] = OUT_OF_TIME
             continue
         try:
-            results[key] = make(key)
+            with shield():
+                results[key] = make(key)
         except NotApplicableError as error:
             left_out[key] = str(error)
     return results, left_out

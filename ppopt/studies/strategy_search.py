@@ -18,8 +18,7 @@ from math import inf
 
 import numpy as np
 
-from ppopt import interrupts
-from ppopt.cancellation import shield
+from ppopt.cancellation import over, scope, shield
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
@@ -33,7 +32,6 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.enumeration import Complete, Key
 from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.strategies import Options, resolve
@@ -73,16 +71,18 @@ class StrategySearch:
         *,
         accepts_partition: AcceptsPartition | None = None,
         seed: int = 0,
+        tell: Callable[[str], None] | None = None,
     ) -> None:
         """Search the open ones of partition, recompute and offload.
 
+        A run ends with the enclosing scopes (`ppopt.cancellation`); `tell` receives its phases.
         `accepts_partition` says whether the runtime supports a partition; None: it supports all.
         Raises NotApplicableError if the strategy does not apply, or if times or memory are too
         finely divided to stay exact, and InputError if the strategy is unknown.
         """
         rule, self._strategy_options = resolve(strategy), options or Options()
         self._strategy, options = rule.name, self._strategy_options
-        self._seed, self._deadline = seed, NO_DEADLINE
+        self._seed, self._report = seed, tell
         placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
         self.choice = choice = StrategyConfigurations(placed, seed)
         kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
@@ -189,51 +189,49 @@ class StrategySearch:
         """Evaluate the first partition by rule, with the minimum recompute that fits."""
         self._settle(self._next_start())
 
-    def descend(self, times: float, deadline: Deadline = NO_DEADLINE) -> None:
-        """Descend some times until the deadline; a first configuration is evaluated in any case."""
-        self._run(deadline, partial(self._descend_once, self.descents + times))
+    def descend(self, times: float) -> None:
+        """Descend some times; a first configuration is evaluated in any case."""
+        self._run(partial(self._descend_once, self.descents + times))
 
-    def descend_until_stalled(self, deadline: Deadline, max_descents: float = inf) -> None:
-        """Descend until several descents find nothing better, or until the deadline."""
+    def descend_until_stalled(self, max_descents: float = inf) -> None:
+        """Descend until several descents find nothing better."""
         end = self.descents + max_descents
-        self.descend(1, deadline)
-        while not (self.stalled or self._over) and self.descents < end:
-            self.descend(1, deadline)
+        self._run(lambda: self._descend_once(end) and not self.stalled)
 
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
+    def bound(self, ceiling: int | None = None) -> None:
         """Bound all configurations, if bounds apply; see `Choice.bound`."""
-        with deadline.scope():
+        with scope(inf):
             if self.choice.bounds is not None:
                 self.choice.bounds.bound(ceiling)
             self._raise_bound()
 
-    def bound_all(self, turn: Deadline) -> None:
-        """Bound all configurations for a turn, if bounds apply.
+    def bound_all(self) -> None:
+        """Bound all configurations, if bounds apply.
 
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
-        with turn.scope():
+        with scope(inf):
             if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
                 self.choice.bounds = choice_of(in_listed_order(self._problem))
-                self.bound(turn, self.state.value)
+                self.bound(self.state.value)
 
-    def prove(self, deadline: Deadline) -> None:
-        """Evaluate configurations in the order of their bounds, until proof or the deadline."""
-        self._run(deadline, self._evaluate_next, proves=True)
+    def prove(self) -> None:
+        """Evaluate configurations in the order of their bounds, until proof."""
+        self._run(self._evaluate_next, proves=True)
 
-    def _run(self, deadline: Deadline, step: Callable[[], bool], *, proves: bool = False) -> None:
+    def _run(self, step: Callable[[], bool], *, proves: bool = False) -> None:
         """Evaluate all configurations if few, then run steps until one returns False.
 
         A first configuration is evaluated even after Ctrl-C, so that there is a best one.
         """
-        self._deadline, self._proves = deadline, proves
+        self._proves = proves
         with shield():
             if self.best is None and not self._every:
                 self._starts.append(self._settle(self._next_start())[1])
             elif self.best is None:
                 self._evaluate_batch()
-        with deadline.scope():
+        with scope(inf):
             self._raise_bound()
             while self._every and not self._over:
                 self._evaluate_batch()
@@ -243,9 +241,7 @@ class StrategySearch:
     @property
     def _over(self) -> bool:
         """Whether a run ends."""
-        late = self.best is not None and self._deadline.over
-        ended = interrupts.pressed() or self.all_evaluated or late
-        return ended or (self._proves and self.state.closed)
+        return over() or self.all_evaluated or (self._proves and self.state.closed)
 
     def _raise_bound(self) -> None:
         self.state.raise_bound()
@@ -371,4 +367,5 @@ class StrategySearch:
         configuration.level = 0
 
     def _tell(self) -> None:
-        self._deadline.tell(f"strategy {self._strategy}, {self.evaluations} evaluations")
+        if self._report is not None:
+            self._report(f"strategy {self._strategy}, {self.evaluations} evaluations")

@@ -141,6 +141,7 @@ def sweep(
         return run(rows, engine, storage=storage, study_name=study_name, progress=progress)
 
 
+@interrupts.recorded()
 def run(
     grid: Grid,
     engine: Engine,
@@ -155,15 +156,15 @@ def run(
     `command` is the command line that requests them; it is stored to show how to continue.
     """
     name, rows = study_name or grid.study_name, grid.rows()
-    with Storage(storage) as opened, interrupts.recorded() as pressed:
+    with Storage(storage) as opened:
         under_way = _Sweep(grid, rows, engine, opened, name, progress, command)
-        under_way.run(pressed)
+        under_way.run()
     return Study(
         name=name,
         storage=storage,
         rows=under_way.result(),
         grid=grid,
-        interrupted=bool(pressed),
+        interrupted=interrupts.pressed(),
         not_stored=under_way.not_stored,
         damaged=tuple(under_way.damaged),
     )
@@ -202,13 +203,13 @@ class _Sweep:
         self.not_stored: str | None = None
         self.damaged: list[str] = []
 
-    def run(self, pressed: list[int]) -> None:
+    def run(self) -> None:
         """Run all rows, or end early: after Ctrl-C, or if the storage cannot be written."""
 
         def ends() -> bool:
-            return bool(pressed or self.not_stored)
+            return interrupts.pressed() or self.not_stored is not None
 
-        run_tasks(self._engine, self._submit, self._take, ends, pressed)
+        run_tasks(self._engine, self._submit, self._take, ends)
 
     def _submit(self) -> None:
         """Submit as many rows as the engine accepts."""

@@ -16,7 +16,6 @@ import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.strategies import registry
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
@@ -138,7 +137,7 @@ def test_the_search_alone_finds_the_best_partition(
     for seed in range(2):
         pipe = drawn(seed, 6).pipeline(devices=2, batches=3, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
-        search.descend_until_stalled(NO_DEADLINE)
+        search.descend_until_stalled()
         assert not search.all_evaluated and search.schedule().fits_limits
         every = every_partition(pipe, search.choice.num_stages)
         schedules = (ppopt.evaluate(candidate, strategy) for candidate in every)
@@ -210,11 +209,11 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     )
     search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
     search.descend(4)
-    search.bound_all(NO_DEADLINE)
-    search.prove(NO_DEADLINE)
+    search.bound_all()
+    search.prove()
     assert not search.ordered or search.proved
     before = search.proved
-    search.bound(NO_DEADLINE)
+    search.bound()
     assert search.proved == before
 
 

@@ -6,6 +6,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from ppopt import interrupts
 from ppopt.studies.task import Done, TaskProtocol
 
 STOPPED = Done(interrupted=True)
@@ -91,12 +92,11 @@ def run_tasks(
     submit: Callable[[], None],
     take: Callable[[Sequence[tuple[int, Done]]], None],
     ends: Callable[[], bool],
-    pressed: Sequence[int],
 ) -> None:
     """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
 
     In the second case searches are asked to end, and their results are processed; a second Ctrl-C
-    (of `pressed`) does not wait for them.
+    does not wait for them.
     """
     while not ends():
         submit()
@@ -105,6 +105,6 @@ def run_tasks(
         take(engine.wait(PAUSE))
     engine.stop()
     for _ in range(round(STOPPING / PAUSE)):
-        if not engine.busy or len(pressed) > 1:
+        if not engine.busy or interrupts.pressed(2):
             return
         take(engine.wait(PAUSE))

@@ -24,21 +24,21 @@ def serve(descriptor: int) -> None:
     link = Connection(descriptor)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     interrupts.hear_terminations()
-    with interrupts.recorded() as pressed:
+    with interrupts.recorded():
         signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
         try:
-            _serve(link, pressed)
+            _serve(link)
         except MemoryError:
             os._exit(OUT_OF_MEMORY)
     os._exit(0)
 
 
-def _serve(link: Connection, pressed: list[int]) -> None:
+def _serve(link: Connection) -> None:
     from ppopt.studies.task import TaskProtocol  # noqa: PLC0415  within the bound of memory
 
     tasks: queue.SimpleQueue[TaskProtocol] = queue.SimpleQueue()
     threading.Thread(target=_receive, args=(link, tasks), daemon=True).start()
-    while not pressed:
+    while not interrupts.pressed():
         try:
             task = tasks.get(timeout=0.5)
         except queue.Empty:
