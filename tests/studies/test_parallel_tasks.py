@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import InputError, Status
+from ppopt import InputError, Status, cancellation
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.solver import deadline
@@ -323,7 +323,8 @@ def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> No
         state = done.state._replace(lower_bound=Fraction(0), exhausted=False)
         return replace(done, state=state)
 
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    for module in (deadline, cancellation):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(CombinationTask, "perform", perform)
     monkeypatch.setattr(parallel_plan, "MIN_TURN_SHARE", 0.25)
     plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=100)
