@@ -204,10 +204,9 @@ class StrategyConfigurations:
         Offload counts as if it took no time.
         """
         if ends not in self._option_ticks:
-            options = self._options.of(*divmod(ends, self._layers + 1))
-            each = (option.ticks(self.costs.layers.per_unit) for option in options)
             self._option_ticks[ends] = [
-                (time, resident, workspace, peak) for time, _, _, resident, workspace, peak in each
+                (option.time, option.resident, option.workspace, option.peak)
+                for option in self._options.of(*divmod(ends, self._layers + 1))
             ]
         return self._option_ticks[ends]
 

@@ -19,7 +19,6 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.layer_options import option_of
 from ppopt.problem.link_mode import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -232,10 +231,7 @@ class PartitionOptionChoice(BoundedPartitions):
         combinations = list(product(*thinned(sizes, MAX_DEVICE_OPTIONS)))
         self._is_incomplete |= len(combinations) < prod(sizes) or not self._stage_options.complete
         added_time, moving, saved = (
-            [
-                np.array([row[option] for option in own], np.int64)
-                for row, own in zip(rows, zip(*combinations, strict=True), strict=True)
-            ]
+            [row[[*own]] for row, own in zip(rows, zip(*combinations, strict=True), strict=True)]
             for rows in zip(*(self._points(low, high) for low, high in ends), strict=True)
         )
         hosted = [
@@ -254,18 +250,14 @@ class PartitionOptionChoice(BoundedPartitions):
             for n in order
         )
 
-    def _points(self, low: int, high: int) -> tuple[list[int], list[int], list[int]]:
+    def _points(self, low: int, high: int) -> tuple[Ints, Ints, Ints]:
         """Added time, time of moves and saved memory of the options of a stage, in ticks."""
-        front = self._stage_options.of(low, high)
-        live = sum(option_of(layer).resident for layer in self._base.model.costed[low:high])
-        shortest, smallest = map(min, zip(*self._base.factors, strict=True))
-        per_unit = self._space.per_unit / self._base.device_speed[0] / self._space.slowness_of(0)
-        times, moving = (
-            [int(time * per_unit * shortest) for time in row]
-            for row in zip(*(option[:2] for option in front), strict=True)
-        )
-        memory_per_unit = self._space.memory_per_unit * smallest
-        return times, moving, [int((live - option.resident) * memory_per_unit) for option in front]
+        options = self._stage_options.of(low, high)
+        added, moving, _, resident = np.array([option[:4] for option in options], np.int64).T
+        sums = self._base.partitions.layers.sums
+        live, offloaded = (sums[field][high] - sums[field][low] for field in ("kept", "offload_memory"))
+        time, memory = self._space.factors
+        return added * time, moving * time, (live - offloaded - resident) * memory
 
     def _host_link_times(
         self, ends: tuple[tuple[int, int], ...], combinations: list[tuple[int, ...]]
@@ -274,7 +266,8 @@ class PartitionOptionChoice(BoundedPartitions):
         memory = sum(factor for _, factor in self._base.factors)
         ways = 2 if self._base.host_link is HostLink.SHARED else 1
         moving = [[option.moving for option in self._stage_options.of(*own)] for own in ends]
-        per_unit = self._space.per_unit * memory * ways
+        moves = self._base.partitions.layers.per_unit["offload_time"]
+        per_unit = self._space.per_unit / moves * memory * ways
         return np.array(
             [
                 int(per_unit * sum(row[n] for row, n in zip(moving, numbers, strict=True)))

@@ -73,6 +73,8 @@ class PartitionSpace:
     exclude them."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
+    factors: tuple[int, int] = (1, 1)
+    """Ticks of times, and of memory, in one tick of the layer table."""
     per_unit: int = 1
     """Ticks in one unit of time."""
     memory_per_unit: int = 1
@@ -273,6 +275,7 @@ def space_of(problem: Problem) -> PartitionSpace:
         has_all_backwards=not model.layers[0].frozen,
         options=_options(table, model, chosen, time, amount) if optional else None,
         slowness=() if equal else slow,
+        factors=(time, amount),
         per_unit=table.per_unit * shortest.denominator,
         memory_per_unit=memory_per_unit,
         passing=single.has_workspace or bool(chosen) or len(set(pipeline.factors)) > 1,

@@ -20,8 +20,6 @@ MAX_OPTIONS = 512
 """Maximum number of non-dominated options of a stage that are enumerated."""
 MAX_CANDIDATES = 1 << 16
 """Maximum number of options that are compared at a time."""
-LARGEST_TICKS = 1 << 60
-"""Maximum cost in ticks: sums of two costs are exact."""
 _BLOCK = 256
 """Rows that are compared at once: the comparisons of a block are a few megabytes."""
 _SUMS = slice(0, 4)

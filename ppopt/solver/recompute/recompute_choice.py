@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import product
 from math import prod
@@ -22,7 +21,6 @@ import numpy as np
 from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import Ticks
 from ppopt.problem.link_mode import HostLink
 from ppopt.problem.objective import Objective
@@ -37,6 +35,7 @@ from ppopt.solver.choices.configuration import Configuration, SearchedConfigurat
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.spaces import check_layer_choices
 from ppopt.solver.recompute.stage_options import (
+    NUM_COSTS,
     StageFront,
     StageOption,
     StageOptions,
@@ -57,9 +56,9 @@ class DeviceOption(NamedTuple):
 
     numbers: tuple[int, ...]
     """Number of the option of every stage."""
-    time: Fraction
-    """Time added to all backwards of these stages, in the user's unit."""
-    moving: Fraction
+    time: int
+    """Time added to all backwards of these stages, in ticks of the layer table."""
+    moving: int
     """Time of all of their moves to the host, each way."""
     bound: int
     """Lower bound of the schedules with this option, in ticks of the grid."""
@@ -145,8 +144,8 @@ class RecomputeChoice(Choice):
         for stage, option in zip(stages, options, strict=True):
             stashed = option.stashed if option.moving else option.resident
             chosen[stage] = option._replace(stashed=stashed)
-        per_unit, row = self._base.partitions.layers.per_unit, self._base.stage_row
-        ticks = np.array([option.ticks(per_unit) for option in chosen], dtype=np.int64)
+        row = self._base.stage_row
+        ticks = np.array([option[:NUM_COSTS] for option in chosen], dtype=np.int64)
         time, moving, stashed, resident, workspace, peak = ticks.T
         costs = Recomputed(time, stashed, workspace, peak).costs
         moves = {"offload_memory": stashed - resident, "offload_time": moving}
@@ -169,9 +168,7 @@ class RecomputeChoice(Choice):
             bound = self._bound_of(device, chosen)
             if bound is None:
                 continue
-            time, moving = (
-                sum(row, ZERO) for row in zip(*(option[:2] for option in chosen), strict=True)
-            )
+            time, moving = map(sum, zip(*(option[:2] for option in chosen), strict=True))
             options.append(DeviceOption(numbers, time, moving, bound))
         return sorted(options, key=lambda option: option[1:3])
 

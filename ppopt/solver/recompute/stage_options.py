@@ -16,7 +16,7 @@ order (`greedy_options`), and a relaxed option between each two of them covers a
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
@@ -26,16 +26,16 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.cancellation import over
-from ppopt.problem import exact
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.layer import Layer, activation_of
 from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
+from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.modules import Chosen
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.solver.recompute.option_front import LARGEST_TICKS, OptionFront, Run
+from ppopt.solver.recompute.option_front import OptionFront, Run
 
 MAX_CACHED = 4096
 """Maximum number of stages whose options are cached."""
@@ -50,29 +50,24 @@ NUM_COSTS = 6
 
 
 class StageOption(NamedTuple):
-    """Layers of a stage that recompute or offload; times and memory in the user's units."""
+    """Layers of a stage that recompute or offload; times and memory in ticks of `LayerTable`."""
 
-    time: Fraction
+    time: int
     """Time added to B and BW."""
-    moving: Fraction
+    moving: int
     """Time of the moves to the host, each way."""
-    stashed: Fraction
+    stashed: int
     """Activations of the stage that are retained after F."""
-    resident: Fraction
+    resident: int
     """Retained activations that stay on the device."""
-    workspace: Fraction
+    workspace: int
     """Workspace of B of the stage."""
-    peak: Fraction
+    peak: int
     """Largest live memory of a microbatch while BW of the stage runs."""
     layers: LayerChoice
     """What the layers that recompute do, by their indices within the stage."""
     offloaded: LayerChoice
     """What the layers that offload do, by their indices within the stage."""
-
-    def ticks(self, per_unit: Mapping[str, Fraction]) -> list[int]:
-        """Its costs in whole ticks; `per_unit` is that of `LayerTable`."""
-        units = (per_unit["recompute_time"],) * 2 + (per_unit["kept"],) * 4
-        return [int(cost * unit) for cost, unit in zip(self[:6], units, strict=True)]
 
     def costs_no_more(self, reference: StageOption) -> bool:
         """Whether the option needs no more time than the reference, and no longer moves."""
@@ -115,6 +110,7 @@ class StageOptions:
         need less memory with it. `timed`: when time is up, options are not enumerated.
         """
         fields = pipeline.searched_of_layers
+        self._table = pipeline.partitions.layers
         self.bare: Model = pipeline.model.without_choices(fields)
         """Model without the recompute or offload that is searched."""
         self._limited, self._full = pipeline.limits is not None, full and "recompute" in fields
@@ -130,17 +126,17 @@ class StageOptions:
         return self.front(low, high).options
 
     def _front(self, low: int, high: int) -> StageFront:
-        layers, unit = self.bare.costed[low:high], self.bare.recompute_unit
-        options = stage_options(layers, unit, **self._searched, timed=self._timed)
+        layers, table = self.bare.costed[low:high], self._table
+        options = stage_options(layers, table, **self._searched, timed=self._timed)
         if options is None:
-            front = greedy_options(layers, unit, **self._searched)
+            front = greedy_options(layers, table, **self._searched)
             self.complete &= not self._limited
         else:
             front = StageFront(options, options)
         if not self._limited:
             return StageFront(*[front.options[:1]] * 2)
         if self._full:
-            full = full_recompute(layers, unit)
+            full = full_recompute(layers, table)
             if all(option.layers != full.layers for option in front.options):
                 front.options.append(full)
         return front
@@ -188,7 +184,7 @@ class StageOptions:
 
         None if there is none. Without a memory limit only times are compared.
         """
-        stated = _stated_option(layers, self.bare.recompute_unit)
+        stated = _stated_option(layers, self._table)
         same = (option for option in front if option[-2:] == stated[-2:])
         dominating = (
             option
@@ -236,7 +232,7 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
 
 def stage_options(
     layers: Sequence[Layer],
-    unit: RecomputeUnit = RecomputeUnit.LAYER,
+    table: LayerTable,
     *,
     recompute: bool = True,
     offload: bool = False,
@@ -251,22 +247,17 @@ def stage_options(
     None if there are too many to enumerate; `timed`: or if time is up.
     """
     searched = {"recompute": recompute, "offload": offload}
-    own_options = {id(layer): _of_layer(layer, unit, **searched) for layer in distinct(layers)}
-    amounts = [
-        amount
-        for layer in distinct(layers)
-        for amount in (layer.activation, *chain(*(each.costs for each in own_options[id(layer)])))
-    ]
-    per_unit = exact.common_denominator(amounts)
-    if 2 * per_unit * len(layers) * max(amounts, default=0) > LARGEST_TICKS:
-        return None
-    at_once = unit is RecomputeUnit.STAGE
-    whole = activation_of(layers) if at_once else ZERO
+    at_once, memory = table.recompute_unit is RecomputeUnit.STAGE, table.per_unit["kept"]
+    whole = int(activation_of(layers) * memory) if at_once else 0
     front, runs = OptionFront(at_once=at_once), []
-    costs_of = {id(layer): (layer.activation, own_options[id(layer)]) for layer in layers}
-    for (activation, own), equal in groupby(enumerate(layers), lambda item: costs_of[id(item[1])]):
-        ticks = np.array([[int(amount * per_unit) for amount in option.costs] for option in own])
-        run = Run.of(ticks, int(activation * per_unit), len([*equal]), at_once=at_once)
+    costs_of = {
+        id(layer): (int(layer.activation * memory), _of_layer(layer, table, **searched))
+        for layer in distinct(layers)
+    }
+    of_layers = (costs_of[id(layer)] for layer in layers)
+    for (activation, own), equal in groupby(of_layers):
+        ticks = np.array([_in_ticks(option.costs, table) for option in own])
+        run = Run.of(ticks, activation, len([*equal]), at_once=at_once)
         extended = None if run is None or (timed and over()) else front.followed_by(run.costs)
         if run is None or extended is None:
             return None
@@ -280,20 +271,26 @@ def stage_options(
             for option, count in zip(own, counts[pick].tolist(), strict=True)
             for _ in range(count)
         ]
-        *sums, peak = (Fraction(cost, per_unit) for cost in costs)
+        *sums, peak = costs
         options.append(StageOption._make((*sums, whole + peak, *_choices(chosen))))
     return options
 
 
+def _in_ticks(costs: Sequence[Fraction], table: LayerTable) -> list[int]:
+    """The costs of an option of a layer or a stage in ticks."""
+    units = (table.per_unit["recompute_time"],) * 2 + (table.per_unit["kept"],) * 4
+    return [int(cost * unit) for cost, unit in zip(costs, units, strict=True)]
+
+
 def _of_layer(
-    layer: Layer, unit: RecomputeUnit, *, recompute: bool, offload: bool
+    layer: Layer, table: LayerTable, *, recompute: bool, offload: bool
 ) -> list[LayerOption]:
     """Options of a layer in the order in which equal layers have the smallest peak.
 
     If the whole stage recomputes at once, the order does not matter.
     """
     options = options_of(layer, recompute=recompute, offload=offload)
-    if unit is RecomputeUnit.STAGE:
+    if table.recompute_unit is RecomputeUnit.STAGE:
         return list(options)
     return sorted(options, key=lambda own: (own.retained - own.backward_workspace, not own.offload))
 
@@ -307,7 +304,7 @@ def _choices(options: Iterable[LayerOption]) -> tuple[LayerChoice, LayerChoice]:
 
 
 def greedy_options(
-    layers: Sequence[Layer], unit: RecomputeUnit, *, recompute: bool, offload: bool
+    layers: Sequence[Layer], table: LayerTable, *, recompute: bool, offload: bool
 ) -> StageFront:
     """Options that recompute, or that offload, what saves the most memory per time.
 
@@ -320,18 +317,13 @@ def greedy_options(
     or offload, one relaxed option covers all.
     """
     chains = [
-        _greedy_steps(layers, unit, field)
+        _greedy_steps(layers, table, field)
         for field, searched in (("recompute", recompute), ("offload", offload))
         if searched
     ]
     first, last = chains[0][0], chains[0][-1]
     minima = [_minima(layer, recompute=recompute, offload=offload) for layer in layers]
-    floor = first._replace(
-        stashed=sum((own.retained for own in minima), ZERO),
-        resident=sum((own.resident for own in minima), ZERO),
-        workspace=max((own.input_workspace for own in minima), default=ZERO),
-        peak=_peak(layers, minima, unit),
-    )
+    floor = _option_of(layers, minima, table)
     if len(chains) == 1:
         relaxed = [
             step._replace(
@@ -354,7 +346,7 @@ def _minima(layer: Layer, *, recompute: bool, offload: bool) -> LayerOption:
     return LayerOption._make((*costs, False, False))
 
 
-def _greedy_steps(layers: Sequence[Layer], unit: RecomputeUnit, field: str) -> list[StageOption]:
+def _greedy_steps(layers: Sequence[Layer], table: LayerTable, field: str) -> list[StageOption]:
     """Options with more and more of the steps on the convex hulls of the layers' options."""
     searched = {flag: flag == field for flag in ("recompute", "offload")}
     steps = []
@@ -370,35 +362,32 @@ def _greedy_steps(layers: Sequence[Layer], unit: RecomputeUnit, field: str) -> l
         for _, index, option in steps[done:size]:
             current[index] = option
         done = size
-        options.append(_option_of(layers, current, unit))
+        options.append(_option_of(layers, current, table))
     return options
 
 
-def full_recompute(
-    layers: tuple[Layer, ...], unit: RecomputeUnit = RecomputeUnit.LAYER
-) -> StageOption:
+def full_recompute(layers: tuple[Layer, ...], table: LayerTable) -> StageOption:
     """Option in which all layers of a stage recompute that may, even if it saves nothing."""
     full = map_distinct(
         lambda layer: layer.having(recompute=layer.recompute or layer.recomputable), layers
     )
-    return _stated_option(full, unit)
+    return _stated_option(full, table)
 
 
-def _stated_option(layers: Sequence[Layer], unit: RecomputeUnit) -> StageOption:
+def _stated_option(layers: Sequence[Layer], table: LayerTable) -> StageOption:
     """Option that the layers of a stage state."""
-    return _option_of(layers, [option_of(layer) for layer in layers], unit)
+    return _option_of(layers, [option_of(layer) for layer in layers], table)
 
 
 def _option_of(
-    layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit
+    layers: Sequence[Layer], chosen: Sequence[LayerOption], table: LayerTable
 ) -> StageOption:
     """Option of a stage whose layers have these options."""
-    time, moving, stashed, resident = (
-        sum((own.costs[cost] for own in chosen), ZERO) for cost in range(4)
-    )
+    sums = (sum((own.costs[cost] for own in chosen), ZERO) for cost in range(4))
     workspace = max((own.input_workspace for own in chosen), default=ZERO)
-    peak = _peak(layers, chosen, unit)
-    return StageOption(time, moving, stashed, resident, workspace, peak, *_choices(chosen))
+    peak = _peak(layers, chosen, table.recompute_unit)
+    costs = _in_ticks((*sums, workspace, peak), table)
+    return StageOption._make((*costs, *_choices(chosen)))
 
 
 def _peak(layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit) -> Fraction:

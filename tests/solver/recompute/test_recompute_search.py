@@ -72,8 +72,10 @@ def test_only_counts_of_alike_layers_matter() -> None:
             {"forward": 2, "activation": 1},
         ]
     )
-    choices = stage_options(model.with_recompute("none").layers)
-    assert [(int(option.time), int(option.stashed)) for option in choices] == [
+    table = Pipeline(stages=1, batches=1, model=model).partitions.layers
+    choices = stage_options(model.with_recompute("none").layers, table)
+    assert choices is not None
+    assert [(option.time, option.stashed) for option in choices] == [
         (0, 13), (1, 9), (2, 5), (3, 1), (5, 0),
     ]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from math import inf
 from random import Random
 
@@ -13,6 +14,7 @@ from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer import Layer
+from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Partial
 from ppopt.solver.deadline import Deadline
@@ -33,6 +35,11 @@ SEARCHED = (
     {"recompute": False, "offload": True},
     {"recompute": True, "offload": True},
 )
+
+
+def table(unit: RecomputeUnit = RecomputeUnit.LAYER) -> LayerTable:
+    """One tick per unit."""
+    return LayerTable({}, {}, dict.fromkeys(("recompute_time", "kept"), Fraction(1)), unit)
 
 
 def unequal_layers(count: int, seed: int = 0) -> list[Layer]:
@@ -66,16 +73,16 @@ def test_the_work_of_an_enumeration_is_bounded(
     non_dominated = option_front.non_dominated
     monkeypatch.setattr(option_front, "non_dominated", counted)
     layers = unequal_layers(128)
-    assert stage_options(layers, **searched) is None
+    assert stage_options(layers, table(), **searched) is None
     assert max(compared) <= 3 * option_front.MAX_OPTIONS
     assert len(compared) < 100
 
 
 def test_ctrl_c_ends_an_enumeration() -> None:
     with interrupts.recorded() as pressed, scope(inf):
-        assert stage_options(unequal_layers(8), timed=True) is not None
+        assert stage_options(unequal_layers(8), table(), timed=True) is not None
         pressed.append(2)
-        assert stage_options(unequal_layers(8), timed=True) is None
+        assert stage_options(unequal_layers(8), table(), timed=True) is None
         pressed.clear()
 
 
@@ -87,9 +94,9 @@ def test_every_option_needs_at_least_what_a_relaxed_option_needs(
     monkeypatch.setattr("ppopt.solver.recompute.stage_options.GREEDY_LEVELS", 4)
     for seed in range(6):
         layers = unequal_layers(7, seed)
-        options = stage_options(layers, unit, **searched)
+        options = stage_options(layers, table(unit), **searched)
         assert options is not None
-        greedy = greedy_options(layers, unit, **searched)
+        greedy = greedy_options(layers, table(unit), **searched)
         merged = merged_options(greedy.relaxed, 2), merged_options(options, 3)
         assert (len(merged[0]), len(merged[1])) <= (2, 3)
         for option in (*options, *greedy.options):
@@ -101,9 +108,9 @@ def test_every_option_needs_at_least_what_a_relaxed_option_needs(
 def test_greedy_options_are_as_their_layers_state(searched: dict[str, bool]) -> None:
     """Among 7 layers, a greedy option is one of the enumerated options, or dominated by one."""
     layers = unequal_layers(7)
-    options = stage_options(layers, **searched)
+    options = stage_options(layers, table(), **searched)
     assert options is not None
-    greedy = greedy_options(layers, RecomputeUnit.LAYER, **searched).options
+    greedy = greedy_options(layers, table(), **searched).options
     assert options[0] in greedy
     for option in greedy:
         assert any(each.uses_no_more(option) for each in options)
