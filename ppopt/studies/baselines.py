@@ -234,15 +234,11 @@ def evaluate_all(
             )
         except NotApplicableError as error:
             skipped.append((name, str(error)))
-    evaluations: list[Evaluation] = []
-    for evaluation in evaluate_strategies(
-        requests,
-        objective,
-        deadline,
-        search_seconds=search_seconds,
-        at_least_one=at_least_one,
-    ):
-        evaluations.append(evaluation)
+    evaluations = list(
+        evaluate_strategies(
+            requests, objective, deadline, search_seconds=search_seconds, at_least_one=at_least_one
+        )
+    )
     schedules: list[tuple[Schedule, float]] = []
     for evaluation in evaluations:
         if evaluation.schedule is None:

@@ -24,6 +24,7 @@ MIN_SECONDS = 0.01
 """Time limit of a placement for which no time is left: it still has its simplest bounds."""
 
 
+@interrupts.recorded()
 def frontier_of_placements(
     pipelines: Sequence[Pipeline],
     *,
@@ -47,13 +48,10 @@ def frontier_of_placements(
         )
         turn = replace(turn, seconds=max(turn.seconds, MIN_SECONDS))
         problem = problem_of(pipeline, objective, kind)
-        with interrupts.recorded():
-            search = FrontierSearch(
-                problem, search_options.with_deadline(turn), options or Options()
-            )
-            search.set_rivals(_values(searches))
-            searches.append(search)
-            search.run()
+        search = FrontierSearch(problem, search_options.with_deadline(turn), options or Options())
+        search.set_rivals(_values(searches))
+        searches.append(search)
+        search.run()
     _search_again(searches, deadline)
     parts = [search.frontier(deadline.spent) for search in searches]
     merged = parts[0] if len(parts) == 1 else merge(parts)

@@ -70,13 +70,10 @@ class ParetoSearch:
             return
         self._search(self._last)
         self._minimize_memory(self._params.edge)
-        self._search_open()
+        self.resume()
 
     def resume(self) -> None:
         """Search the limits that are still open; see `run`."""
-        self._search_open()
-
-    def _search_open(self) -> None:
         while (
             self.seconds_left > self._params.min_seconds and (segment := self._next()) is not None
         ):
