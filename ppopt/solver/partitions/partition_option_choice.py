@@ -255,7 +255,9 @@ class PartitionOptionChoice(BoundedPartitions):
         options = self._stage_options.of(low, high)
         added, moving, _, resident = np.array([option[:4] for option in options], np.int64).T
         sums = self._base.partitions.layers.sums
-        live, offloaded = (sums[field][high] - sums[field][low] for field in ("kept", "offload_memory"))
+        live, offloaded = (
+            sums[field][high] - sums[field][low] for field in ("kept", "offload_memory")
+        )
         time, memory = self._space.factors
         return added * time, moving * time, (live - offloaded - resident) * memory
 
