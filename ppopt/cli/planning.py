@@ -29,10 +29,10 @@ from ppopt.problem.settings import NAMED, Heading
     recompute=option(
         "LIST",
         "Recompute modes to try: none, full (every decoder and mtp layer), selective (core "
-        "attention), modules such as layernorm+moe_act, search (chosen per stage; for Megatron-LM "
-        "as search-set), search-set (one set of modules for all layers), layers (set per layer in "
-        "the file), or a trainer's file. Default: layers if any layer sets recompute. Otherwise "
-        "none; with a memory limit also full and search.",
+        "attention), modules such as layernorm+moe_act, search, search-set, layers (set per layer "
+        "in the file), or a trainer's file. The mode search chooses per stage; for Megatron-LM it "
+        "is search-set, which chooses one set of modules for all layers. Default: layers if any "
+        "layer sets recompute. Otherwise none; with a memory limit also full and search.",
         NAMED["recompute"].heading,
     ),
     strategies=option(

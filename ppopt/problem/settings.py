@@ -297,10 +297,11 @@ SETTINGS = (
         "recompute",
         Shape.CHOICE,
         "layers that recompute: none, full (every decoder and mtp layer, full activation "
-        "checkpointing), selective (core attention, the module `core_attn` of the layers), or "
-        "search (chosen with the schedule, and among the `modules` of the layers), or search-set "
-        "(the same, with one set of modules for all layers, as Megatron-LM has it), or a trainer's "
-        "file. An embedding or head recomputes only if it sets `recompute`",
+        "checkpointing), selective (core attention, the module `core_attn` of the layers), search, "
+        "search-set, or a trainer's file. The value search chooses with the schedule, also among "
+        "the `modules` of the layers. The value search-set does the same with one set of modules "
+        "for all layers, as Megatron-LM has it. An embedding or head recomputes only if it sets "
+        "`recompute`",
         "set per layer in the file",
         choices=("none", "full", "selective", "search", "search-set"),
         under=Heading.MEMORY,
