@@ -157,12 +157,12 @@ class Expected:
 
         A transfer exists only between different devices.
         """
-        crossing, none = self.host[1:] != self.host[:-1], np.zeros_like(self.host[:1])
-        nowhere, back = none.astype(np.bool_), crossing & has_backward[:-1, None]
+        crossing, zero = self.host[1:] != self.host[:-1], np.zeros_like(self.host[:1])
+        absent, back = zero.astype(np.bool_), crossing & has_backward[:-1, None]
         down, up = self.delays
         for kind, exists, ticks in (
-            (TransferKind.SEND_F, (crossing, nowhere), (down, none)),
-            (TransferKind.SEND_B, (nowhere, back), (none, up)),
+            (TransferKind.SEND_F, (crossing, absent), (down, zero)),
+            (TransferKind.SEND_B, (absent, back), (zero, up)),
         ):
             yield kind, (np.vstack(exists)[..., None], np.vstack(ticks)[..., None])
 

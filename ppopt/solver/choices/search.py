@@ -168,7 +168,7 @@ class ConfigurationSearch:
         `number`: how many of these schedules; None: all.
         """
         with self._options.deadline.scope():
-            self._solve_all(islice(self._hinted_configurations(), number), 0)
+            self._follow_hints(number)
 
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.
@@ -251,9 +251,9 @@ class ConfigurationSearch:
             self._first.append(self._at(key))
             yield self._first[-1]
 
-    def _follow_hints(self) -> None:
-        """Schedule the configurations of known schedules."""
-        self._solve_all(self._hinted_configurations(), 0)
+    def _follow_hints(self, number: int | None = None) -> None:
+        """Schedule the configurations of known schedules, or of so many."""
+        self._solve_all(islice(self._hinted_configurations(), number), 0)
 
     def _hinted_configurations(self) -> Iterator[Configuration]:
         while self._hints and not self._over and not self._quick_spent:
