@@ -59,9 +59,9 @@ def read_recompute(path: Path) -> str | tuple[int, ...]:
     method, layers = keys.get("recompute_method"), str(keys.get("recompute_num_layers") or 1)
     if granularity != "full" or method not in ("uniform", None) or layers != "1":
         raise InputError(
-            f"recompute: {where}: {granularity}, {method}, {layers} layers is not known; use "
-            "selective with modules, full with method block, or uniform and 1 layer, or "
-            "recompute_layer_ids"
+            f"recompute: {where}: {granularity}, {method}, {layers} layers is not known: layers "
+            "recompute on their own, not in groups; use selective with modules, full with method "
+            "block, or uniform and 1 layer, or recompute_layer_ids"
         )
     return "full"
 
@@ -69,13 +69,11 @@ def read_recompute(path: Path) -> str | tuple[int, ...]:
 def _first_of_stages(path: Path, number: int) -> tuple[int, ...]:
     """The numbers of the first decoder layers of every stage of the layout in a file.
 
-    Raises InputError, naming the file, if it has no layout, or one with MTP layers.
+    Raises InputError, naming the file, if it has no layout.
     """
     partition = read_partition(path)
-    if not isinstance(partition, str) or "m" in partition:
-        raise InputError(
-            f"recompute: {label(path)}: method block needs a layout without MTP layers; use uniform"
-        )
+    if not isinstance(partition, str):
+        raise InputError(f"recompute: {label(path)}: method block needs a layout; use uniform")
     sizes = [letters.count("t") for letters in layout.stages(partition)]
     starts = accumulate(sizes, initial=0)
     return tuple(

@@ -291,20 +291,22 @@ def _recompute_of(model: Model, trainer: str) -> Chosen:
 def _first_recomputed(pipeline: Pipeline) -> int:
     """Number of layers that recompute in every stage, if these are the first of it; else 0.
 
-    That is `--recompute-method block`. A stage may have fewer layers. 0 also if all or none of the
-    layers recompute, and with MTP layers or an encoder.
+    That is `--recompute-method block`. A stage may have fewer layers. MTP layers never recompute
+    then (`_checkpointed_forward` in megatron/core/transformer/multi_token_prediction.py). 0 also if
+    all or none of the layers recompute, and with an encoder.
     """
-    layers = pipeline.model.layers
-    if num_encoder_layers(pipeline.model) or any(layer.role == "mtp" for layer in layers):
+    if num_encoder_layers(pipeline.model):
         return 0
     check_recompute(pipeline.model, MEGATRON)
     stages = [
-        [layer.recompute for layer in stage if layer.role not in ENDS]
+        [layer.recompute for layer in stage if layer.role == DECODER]
         for stage in pipeline.model.stage_layers(pipeline.counts)
     ]
+    predictions = [layer.recompute for layer in pipeline.model.layers if layer.role == "mtp"]
     number = max(stage.count(True) for stage in stages)
     first = [[index < number for index in range(len(stage))] for stage in stages]
-    return number if stages == first and any(False in stage for stage in stages) else 0
+    is_block = stages == first and not any(predictions)
+    return number if is_block and any(False in stage for stage in [*stages, predictions]) else 0
 
 
 def _offloaded_modules(model: Model) -> tuple[str, ...]:

@@ -144,6 +144,19 @@ def test_the_first_layers_of_every_stage_are_read_back(number: int, tmp_path: Pa
         trainer_partition.megatron_arguments(uneven)
 
 
+@pytest.mark.parametrize("numbers", [(0, 2), (0, 1, 2, 3)])
+def test_prediction_modules_do_not_recompute_with_block(
+    numbers: tuple[int, ...], tmp_path: Path
+) -> None:
+    """Stages of 2 and 2 blocks, the second with a prediction module."""
+    path = tmp_path / "arguments.txt"
+    path.write_text(trainer_partition.megatron_arguments(pipeline(recompute=numbers)))
+    assert f"method block\n--recompute-num-layers {len(numbers) // 2}\n" in path.read_text()
+    assert read_recompute(path) == numbers
+    with pytest.raises(NotApplicableError, match="3 of 5 transformer layers recompute"):
+        trainer_partition.megatron_arguments(pipeline(recompute=(0, 2, 4)))
+
+
 def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
     path = tmp_path / "a.txt"
     path.write_text("--overlap-moe-expert-parallel-comm\n--delay-wgrad-compute --bf16\n")
@@ -154,8 +167,6 @@ def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
     ("name", "text", "message"),
     [
         ("a.txt", "--recompute-granularity full --recompute-method block", "has no partition"),
-        ("a.yaml", "{recompute_granularity: full, recompute_method: block, "
-         "pipeline_model_parallel_layout: Ett|tmL}", "a layout without MTP layers"),
         ("a.txt", "--recompute-granularity full --recompute-method uniform "
          "--recompute-num-layers 2", "uniform, 2 layers is not known"),
         ("a.toml", '[activation_checkpoint]\nmode = "selective"', "mode selective"),
