@@ -189,7 +189,7 @@ def _of_job(
             _note_roles([layer.role for layer in layers])
         training = pipeline_file.TrainingSetup(stages, batches)
         return pipeline_file.dumps_layers(
-            measurements, layers, training, description=spec, source=measured_on
+            measurements, layers, stages, description=spec, source=measured_on
         )
     loss = "The loss belongs to F of the last stage, its gradient to B and BW."
     return pipeline_file.dumps(measurements, description=spec, source=measured_on, comments=[loss])

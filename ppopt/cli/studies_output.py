@@ -19,8 +19,8 @@ from ppopt.report import table
 from ppopt.report.columns import Column, Grid, left
 from ppopt.report.study import study_page
 from ppopt.studies import outcome
-from ppopt.studies.records import DamagedError, SweepRow
-from ppopt.studies.storage import Storage, StudySummary
+from ppopt.studies.records import DamagedError, StudyRecord, SweepRow
+from ppopt.studies.storage import Storage
 from ppopt.studies.sweep import Study
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ MAX_SHOWN = 200
 MAX_OPEN = 20
 """Rows that were not done that are named on the terminal."""
 _SCHEMA = 1
-_COLUMNS: tuple[Column[StudySummary], ...] = (
+_COLUMNS: tuple[Column[StudyRecord], ...] = (
     left("study", attrgetter("name"), wraps=True),
     left("done", lambda study: str(study.complete)),
     left("failed", lambda study: str(study.failed)),
@@ -98,8 +98,11 @@ def list_studies(storage: Storage, *, as_json: bool, quiet: bool) -> int:
     """List the studies of a storage, a line each."""
     studies = storage.studies()
     if as_json:
-        names = ("study", "base", "created", "done", "failed", "command", "open")
-        rows = [dict(zip(names, study, strict=True)) for study in studies]
+        names = ("base", "created", "failed", "command", "open")
+        rows = [
+            {"study": study.name, "done": study.complete, **members_of(study, *names)}
+            for study in studies
+        ]
         document = {"schema": _SCHEMA, "storage": storage.url, "results": storage.results()}
         output.print_json(document | {"studies": rows})
     elif not quiet:
@@ -139,7 +142,7 @@ def show_trials(
     return code
 
 
-def _continue(study: StudySummary) -> str:
+def _continue(study: StudyRecord) -> str:
     """The command that does the rows that are left."""
     return study.command or "run the same sweep again"
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from datetime import date
 from decimal import Decimal
 from pathlib import Path
@@ -13,6 +13,15 @@ from ppopt.errors import Faults, InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
 from ppopt.formats.fields import abbreviated, flag, text, unknown_key, within
 from ppopt.formats.layer_table import parse_csv
+from ppopt.formats.value_forms import (
+    DRAFT,
+    Schema,
+    checked,
+    list_schema,
+    object_schema,
+    or_null,
+    schemas,
+)
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link, modules
 from ppopt.problem.backward_memory import RecomputeUnit
@@ -113,7 +122,7 @@ def canonical(document: Mapping[str, object]) -> dict[str, Any]:
             keys[setting.field] = key
             if value is not None:
                 target = about if setting.scope is SettingScope.ABOUT else settings
-                target[setting.field] = within(key, _CHECKS[setting.shape], value, setting)
+                target[setting.field] = within(key, _checked, value, setting)
     faults.check()
     return settings | ({"about": about} if about else {})
 
@@ -234,37 +243,16 @@ def _number(value: object, setting: Setting) -> object:
     return _count(value, setting)
 
 
-_Check = Callable[[object, Setting], object]
-
-
-def _one_or_more(check: _Check) -> _Check:
-    def check_all(value: object, setting: Setting) -> object:
-        if not isinstance(value, list):
-            return check(value, setting)
-        return [
-            within(f"entry {index}", check, entry, setting) for index, entry in enumerate(value)
-        ]
-
-    return check_all
-
-
-_numbers = _one_or_more(_number)
-
-
-def _name_or_numbers(value: object, setting: Setting) -> object:
-    return _one_or_more(_whole if isinstance(value, list) else _line)(value, setting)
-
-
 def _partition(value: object, setting: Setting) -> object:
     """Check counts, names per stage, or the text of a rule, layout or pattern."""
     is_of_names = isinstance(value, list) and any(isinstance(entry, list) for entry in value)
-    return (_one_or_more(_one_or_more(_line)) if is_of_names else _name_or_numbers)(value, setting)
+    return _in_form("line|[line|[line]]" if is_of_names else "line|[whole]", value, setting)
 
 
 def _limit(value: object, setting: Setting) -> object:
     if value is True or (isinstance(value, str) and value.strip().lower() == LIMIT_1F1B):
         return LIMIT_1F1B
-    return _numbers(value, setting)
+    return _number(value, setting)
 
 
 def _layers(value: object, _: Setting) -> list[dict[str, Any]]:
@@ -291,19 +279,8 @@ def _layer(value: object) -> dict[str, Any]:
         if setting.field in settings:
             raise InputError(f"{key}: {setting.name} is given twice; keep one")
         if entry is not None:
-            settings[setting.field] = within(str(key), _CHECKS[setting.shape], entry, setting)
+            settings[setting.field] = within(str(key), _checked, entry, setting)
     return flat(settings)
-
-
-def _mapping_or(check: _Check) -> _Check:
-    """Check one value, or every value of a mapping."""
-
-    def checked(value: object, setting: Setting) -> object:
-        if not isinstance(value, dict):
-            return check(value, setting)
-        return {str(key): within(str(key), _number, entry, setting) for key, entry in value.items()}
-
-    return checked
 
 
 def _phases(value: object, setting: Setting) -> object:
@@ -311,10 +288,6 @@ def _phases(value: object, setting: Setting) -> object:
         return within(name, _number, number, setting)
 
     return Phases.read(value).each(check).in_file
-
-
-def _flag_or_names(value: object, setting: Setting) -> object:
-    return _one_or_more(_line)(value, setting) if isinstance(value, list) else flag(value)
 
 
 def _modules(value: object, setting: Setting) -> object:
@@ -360,138 +333,129 @@ def _files(value: object, setting: Setting) -> list[str]:
     return names
 
 
-_CHECKS: dict[Shape, _Check] = {
-    Shape.WHOLE: _whole,
-    Shape.SECONDS: _seconds,
-    Shape.NUMBER: _number,
-    Shape.STAGES: _numbers,
-    Shape.PAIRS: _one_or_more(_numbers),
-    Shape.LAYERS: _layers,
-    Shape.WORKSPACE: _mapping_or(_number),
-    Shape.RECOMPUTE: _mapping_or(_flag_or_names),
-    Shape.OFFLOAD: _mapping_or(_flag_or_names),
-    Shape.MODULES: _modules,
-    Shape.NAMES: _one_or_more(_line),
-    Shape.PHASES: _phases,
-    Shape.PARTITION: _partition,
-    Shape.LINKS: _one_or_more(_numbers),
-    Shape.LINK: _link,
-    Shape.DEVICES: _limit,
-    Shape.PER_DEVICE: _numbers,
-    Shape.LENGTHS: lambda value, _: value,
-    Shape.PLACEMENT: _name_or_numbers,
-    Shape.CHOICE: _choice,
-    Shape.FLAG: lambda value, _: flag(value),
-    Shape.SWITCHES: _one_or_more(lambda value, _: flag(value)),
-    Shape.FILES: _files,
-    Shape.COUNT: _count,
-    Shape.TRAINING: lambda value, _: read_training(value).in_file(),
-    Shape.LINE: _line,
-    Shape.DATE: _date,
+_FORMS: Mapping[Shape, str] = {
+    Shape.STAGES: "number|[number]",
+    Shape.PER_DEVICE: "number|[number]",
+    Shape.DEVICES: "limit|[number]",
+    Shape.PAIRS: "number|[number|[number]]",
+    Shape.LINKS: "number|[number|[number]]",
+    Shape.WORKSPACE: "number|{number}",
+    Shape.RECOMPUTE: "flag|{number}|[line]",
+    Shape.OFFLOAD: "flag|{number}|[line]",
+    Shape.NAMES: "line|[line]",
+    Shape.PLACEMENT: "placement|[whole]",
+    Shape.SWITCHES: "flag|[flag]",
 }
-"""Check of every shape: returns the value as `read_config` gives it, or raises InputError."""
+"""Forms of values (`ppopt.formats.value_forms`); other shapes are scalars of their own names."""
+_CHECKS: Mapping[str, Callable[[object, Setting], object]] = {
+    "whole": _whole,
+    "seconds": _seconds,
+    "number": _number,
+    "count": _count,
+    "limit": _limit,
+    "flag": lambda value, _: flag(value),
+    "line": _line,
+    "date": _date,
+    "choice": _choice,
+    "placement": _line,
+    "partition": _partition,
+    "lengths": lambda value, _: value,
+    "files": _files,
+    "link": _link,
+    "layers": _layers,
+    "modules": _modules,
+    "phases": _phases,
+    "training": lambda value, _: read_training(value).in_file(),
+}
+"""Check of every scalar: returns the value as `read_config` gives it, or raises InputError."""
 
 
-def schema() -> dict[str, Any]:
+def _form(shape: Shape) -> str:
+    return _FORMS.get(shape, shape.name.lower())
+
+
+def _checked(value: object, setting: Setting) -> object:
+    return _in_form(_form(setting.shape), value, setting)
+
+
+def _in_form(form: str, value: object, setting: Setting) -> object:
+    return checked(form, value, lambda name, scalar: _CHECKS[name](scalar, setting))
+
+
+def schema() -> Schema:
     """Return the JSON Schema (draft 2020-12) of config files.
 
     It has every key under all its names, and the types of values. `pipeline_of` checks constraints
     between settings (lengths of lists, times of B and BW).
     """
-    properties: dict[str, Any] = {}
+    properties: Schema = {}
     for setting in SETTINGS:
         properties[setting.name] = _property(setting)
         names = (form for name in setting.names for form in (name, name.replace("_", "-")))
         same = {"$ref": f"#/properties/{setting.name}"}
         properties |= {name: same for name in names if name != setting.name}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "ppopt config",
-        "type": "object",
-        "properties": properties,
-        "additionalProperties": False,
-    }
+    return {**DRAFT, "title": "ppopt config", **object_schema(properties)}
 
 
-def _layer_schema() -> dict[str, Any]:
+def _layer_schema() -> Schema:
     names = {name: setting for setting in LAYER_SETTINGS for name in setting.names}
     properties = {name: _property(setting) for name, setting in names.items()}
     needed = {"anyOf": [{"required": ["forward"]}, {"required": ["phases"]}]}
-    return _object(properties) | needed
+    return object_schema(properties) | needed
 
 
-def _property(setting: Setting) -> dict[str, Any]:
+def _property(setting: Setting) -> Schema:
     default = {"default": setting.default} if setting.has_value else {}
-    forms = [*_forms(setting), {"type": "null"}]
-    return {"description": setting.described, **default, "anyOf": forms}
+    return {"description": setting.described, **default, **or_null(*_schemas(setting))}
 
 
-def _forms(setting: Setting) -> list[dict[str, Any]]:
-    """Return the accepted forms of a value; numbers may be text."""
+def _schemas(setting: Setting) -> list[Schema]:
+    """The accepted alternatives of a value; numbers may be text."""
     if setting.shape is Shape.LAYERS:
-        return [_list(_layer_schema())]
+        return [list_schema(_layer_schema())]
+    choices: list[Schema] = [{"enum": list(setting.choices)}]
     if setting.choices and setting.shape is not Shape.PLACEMENT:
-        return [{"enum": list(setting.choices)}]
+        return choices
     minimum = {} if setting.minimum is None else {"minimum": setting.minimum}
-    line: dict[str, Any] = {"type": "string"}
-    number: list[dict[str, Any]] = [{"type": "number", **minimum}, line]
-    numbers = [*number, _list(*number)]
-    switch: list[dict[str, Any]] = [
-        {"type": "boolean"},
-        {"type": "object", "additionalProperties": {"anyOf": number}},
-    ]
-    size = {"anyOf": [{"type": "integer", "minimum": 1}, {"type": "null"}]}
-    texts = {key: {"anyOf": [_list(line), {"type": "null"}]} for key in TEXTS}
-    forms: dict[Shape, list[dict[str, Any]]] = {
-        Shape.WHOLE: [{"type": "integer", **minimum}],
-        Shape.SECONDS: [{"type": "number", "exclusiveMinimum": 0}, line],
-        Shape.COUNT: number,
-        Shape.NUMBER: number,
-        Shape.WORKSPACE: [*number, {"type": "object", "additionalProperties": {"anyOf": number}}],
-        Shape.RECOMPUTE: [*switch, _list(line)],
-        Shape.OFFLOAD: [*switch, _list(line)],
-        Shape.MODULES: [_list(_module_schema(number, line))],
-        Shape.NAMES: [line, _list(line)],
-        Shape.STAGES: numbers,
-        Shape.PAIRS: [*number, _list(*numbers)],
-        Shape.PHASES: [_phases_schema(number)],
-        Shape.PARTITION: [line, _list({"type": "integer", "minimum": 0}, _list(line))],
-        Shape.LINKS: [*number, _list(*numbers)],
-        Shape.LINK: [line, _link_schema(number)],
-        Shape.TRAINING: [_object(dict.fromkeys(TrainingSizes._fields, size) | texts)],
-        Shape.DEVICES: [{"const": True}, *numbers],
-        Shape.PER_DEVICE: numbers,
-        Shape.LENGTHS: [_list({"type": "integer", "minimum": 1}, _list({"type": "integer"}))],
-        Shape.PLACEMENT: [{"enum": list(setting.choices)}, _list({"type": "integer"})],
-        Shape.FLAG: [{"type": "boolean"}],
-        Shape.SWITCHES: [{"type": "boolean"}, _list({"type": "boolean"})],
-        Shape.FILES: [line, _list(line)],
+    line: Schema = {"type": "string"}
+    number: list[Schema] = [{"type": "number", **minimum}, line]
+    size = or_null({"type": "integer", "minimum": 1})
+    texts = dict.fromkeys(TEXTS, or_null(list_schema(line)))
+    scalars: dict[str, list[Schema]] = {
+        "whole": [{"type": "integer", **minimum}],
+        "seconds": [{"type": "number", "exclusiveMinimum": 0}, line],
+        "number": number,
+        "count": number,
+        "limit": [{"const": True}, *number],
+        "flag": [{"type": "boolean"}],
+        "line": [line],
+        "date": [line],
+        "placement": choices,
+        "partition": [line, list_schema({"type": "integer", "minimum": 0}, list_schema(line))],
+        "lengths": [
+            list_schema({"type": "integer", "minimum": 1}, list_schema({"type": "integer"}))
+        ],
+        "files": [line, list_schema(line)],
+        "link": [line, _link_schema(number)],
+        "modules": [list_schema(_module_schema(number, line))],
+        "phases": [_phases_schema(number)],
+        "training": [object_schema(dict.fromkeys(TrainingSizes._fields, size) | texts)],
     }
-    return forms.get(setting.shape, [line])
+    return schemas(_form(setting.shape), scalars)
 
 
-def _module_schema(number: list[dict[str, Any]], line: dict[str, Any]) -> dict[str, Any]:
-    number_or_none = {"anyOf": [*number, {"type": "null"}]}
-    numbers = dict.fromkeys((*modules.TIMES, *modules.MEMORY), number_or_none)
-    texts = {"name": line, "inside": line, "excludes": {"anyOf": [line, _list(line)]}}
-    return _object(texts | numbers, ["name"])
+def _module_schema(number: list[Schema], line: Schema) -> Schema:
+    numbers = dict.fromkeys((*modules.TIMES, *modules.MEMORY), or_null(*number))
+    texts = {"name": line, "inside": line, "excludes": {"anyOf": [line, list_schema(line)]}}
+    return object_schema(texts | numbers, ["name"])
 
 
-def _phases_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
-    numbers = {key: {"anyOf": [*number, {"type": "null"}]} for key in Phase._fields}
-    phase = _object(numbers | {"on": {"enum": list(Machine)}}, ["on", "time"])
-    return _object(dict.fromkeys(PARTS, _list(phase) | {"minItems": 1}), list(PARTS))
+def _phases_schema(number: list[Schema]) -> Schema:
+    numbers = dict.fromkeys(Phase._fields, or_null(*number))
+    phase = object_schema(numbers | {"on": {"enum": list(Machine)}}, ["on", "time"])
+    return object_schema(dict.fromkeys(PARTS, list_schema(phase) | {"minItems": 1}), list(PARTS))
 
 
-def _link_schema(number: list[dict[str, Any]]) -> dict[str, Any]:
-    members = {"latency": {"anyOf": number}, "bandwidth": {"anyOf": number}}
-    return _object({**members, "backward": _object(members)}, ["bandwidth"])
-
-
-def _object(properties: dict[str, Any], required: Sequence[str] = ()) -> dict[str, Any]:
-    needed = {"required": list(required)} if required else {}
-    return {"type": "object", "properties": properties, "additionalProperties": False} | needed
-
-
-def _list(*entry: dict[str, Any]) -> dict[str, Any]:
-    return {"type": "array", "items": {"anyOf": list(entry)}}
+def _link_schema(number: list[Schema]) -> Schema:
+    members = dict.fromkeys(("latency", "bandwidth"), {"anyOf": number})
+    return object_schema({**members, "backward": object_schema(members)}, ["bandwidth"])

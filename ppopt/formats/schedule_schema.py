@@ -6,16 +6,13 @@ pipeline.
 
 from __future__ import annotations
 
-from typing import Any
-
 from ppopt.formats import pipeline_json, schedule_json
+from ppopt.formats.value_forms import DRAFT, Schema, list_schema, object_schema, or_null
 from ppopt.problem.cost_table import STAGE_COSTS
 
-Schema = dict[str, Any]
+_POSITIVE: Schema = {"type": "integer", "minimum": 1}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _TICKS: Schema = {"type": "integer"}
-_NUMBER: Schema = {"type": "number"}
-_TEXT: Schema = {"type": "string"}
 _BOUNDARIES: Schema = {
     "description": "one number, one per boundary, or a matrix [from device][to device]",
     "anyOf": [_TICKS, {"type": "array"}],
@@ -24,75 +21,50 @@ _BOUNDARIES: Schema = {
 
 def schedule_schema() -> Schema:
     """Return the JSON Schema (draft 2020-12) of native schedule files."""
-    units = {name: {"type": "integer", "minimum": 1} for name in schedule_json.UNITS}
-    return {
-        "$schema": "https://json-schema.org/draft/2020-12/schema",
-        "title": "ppopt schedule",
-        "type": "object",
-        "properties": {
-            "schema": {"enum": list(schedule_json.SCHEMAS)},
-            **units,
-            "pipeline": _pipeline(),
-            "origin": {
-                "description": "how the schedule was made, and what the search claims",
-                "type": "object",
-            },
-            "claims": _claims(),
-            "ops": {"type": "array", "items": _operation()},
-        },
-        "required": ["schema", *units, "pipeline", "ops"],
-        "additionalProperties": False,
+    origin = "how the schedule was made, and what the search claims"
+    properties = {
+        "schema": {"enum": list(schedule_json.SCHEMAS)},
+        **dict.fromkeys(schedule_json.UNITS, _POSITIVE),
+        "pipeline": _pipeline(),
+        "origin": {"description": origin, "type": "object"},
+        "claims": _claims(),
+        "ops": list_schema(_operation()),
     }
-
-
-def _list(entry: Schema) -> Schema:
-    return {"type": "array", "items": entry}
-
-
-def _or_null(form: Schema) -> Schema:
-    return {"anyOf": [form, {"type": "null"}]}
+    required = ("schema", *schedule_json.UNITS, "pipeline", "ops")
+    return {**DRAFT, "title": "ppopt schedule", **object_schema(properties, required)}
 
 
 def _pipeline() -> Schema:
-    of_pairs: Schema = {"anyOf": [_TICKS, _list(_TICKS)]}
+    of_pairs = (_TICKS, list_schema(_TICKS))
     costs = {
-        cost.name: _list(of_pairs if cost.of_pairs else _TICKS) | {"description": cost.meaning}
+        cost.name: list_schema(*of_pairs[: 1 + cost.of_pairs]) | {"description": cost.meaning}
         for cost in STAGE_COSTS
     }
     known: Schema = {
-        **{name: {"type": "integer", "minimum": 1} for name in ("stages", "batches", "devices")},
+        **dict.fromkeys(("stages", "batches", "devices"), _POSITIVE),
         "routes": {"enum": [1, 2]},
-        "placement": _list(_COUNT) | {"description": "the device of every stage"},
+        "placement": list_schema(_COUNT) | {"description": "the device of every stage"},
         "p2p_time": _BOUNDARIES,
         "backward_p2p_time": _BOUNDARIES,
-        "frozen": _list({"type": "boolean"}) | {"description": "per stage"},
-        "mem_limit": _or_null(_list(_TICKS)) | {"description": "per device"},
+        "frozen": list_schema({"type": "boolean"}) | {"description": "per stage"},
+        "mem_limit": or_null(list_schema(_TICKS)) | {"description": "per device"},
         **costs,
     }
     names = (*pipeline_json.REQUIRED, *pipeline_json.OPTIONAL)
-    return {
-        "description": "every cost in ticks, per stage",
-        "type": "object",
-        "properties": {name: known.get(name, {}) for name in names},
-        "required": list(pipeline_json.REQUIRED),
-        "additionalProperties": False,
-    }
+    properties = {name: known.get(name, {}) for name in names}
+    about = {"description": "every cost in ticks, per stage"}
+    return about | object_schema(properties, pipeline_json.REQUIRED)
 
 
 def _claims() -> Schema:
     totals = dict.fromkeys(schedule_json.TOTALS, _TICKS)
-    lists = dict.fromkeys(schedule_json.LISTS, _list(_TICKS))
-    ratios = dict.fromkeys(schedule_json.RATIOS, _NUMBER)
-    return {
-        "description": "figures to check again, times and memory in ticks",
-        "type": "object",
-        "properties": {**totals, **lists, **ratios, "objective": _TEXT},
-        "additionalProperties": False,
-    }
+    lists = dict.fromkeys(schedule_json.LISTS, list_schema(_TICKS))
+    ratios = dict.fromkeys(schedule_json.RATIOS, {"type": "number"})
+    about = {"description": "figures to check again, times and memory in ticks"}
+    return about | object_schema({**totals, **lists, **ratios, "objective": {"type": "string"}})
 
 
 def _operation() -> Schema:
-    optional = [_or_null(_COUNT)] * 4
     return {
         "description": "kind, stage, microbatch, device, start, end in ticks; and where there are "
         "routes, slices, pairs or links: route, slice, pair, receiving device. An operation around "
@@ -100,9 +72,9 @@ def _operation() -> Schema:
         "type": "array",
         "prefixItems": [
             {"enum": list(schedule_json.KINDS)},
-            *[_or_null(_TICKS)] * 2,
+            *[or_null(_TICKS)] * 2,
             *[_TICKS] * 3,
-            *optional,
+            *[or_null(_COUNT)] * 4,
         ],
         "minItems": 6,
         "items": False,

@@ -38,14 +38,13 @@ def dumps(
     *,
     description: str,
     source: str,
-    day: date | None = None,
     memory: Pipeline | None = None,
     comments: Sequence[str] = (),
 ) -> str:
     """Write a profile as YAML for `--config`, in milliseconds and MiB.
 
     Comments say what was measured and what was not. The memory of the pipeline `memory` is used
-    if the profile has none. `comments` are further lines on the run. `day` defaults to today.
+    if the profile has none. `comments` are further lines on the run.
     """
     own_unit = None if memory is None else memory.memory_unit
     unit = "MiB" if profile.memory else own_unit
@@ -71,7 +70,7 @@ def dumps(
         memory_costs = memory.costs
         amounts = [cost for cost in STAGE_COSTS if cost.field in memory_costs.memory_fields]
         lines += [f"{cost.name}: {_listed(memory_costs[cost.field])}" for cost in amounts]
-    head = _head(description, source, day, unit)
+    head = _head(description, source, unit)
     return _document(head, facts, [*notes(profile), *comments], lines)
 
 
@@ -82,52 +81,32 @@ class MeasuredLayer(NamedTuple):
     output: int
     """Bytes of its output for one microbatch."""
     role: str = DECODER
-    copies: int = 1
-    """Number of such layers in a row, of which one was measured."""
-
-
-class TrainingSetup(NamedTuple):
-    """How the model is trained."""
-
-    devices: int
-    batches: int
-    """Microbatches per step."""
-    tokens: int | None = None
-    """Tokens per microbatch."""
-    flops: int | None = None
-    """FLOPs that F and BW of a microbatch need."""
 
 
 def dumps_layers(
     profile: Profile,
     layers: Sequence[MeasuredLayer],
-    training: TrainingSetup,
+    devices: int,
     *,
     description: str,
     source: str,
-    day: date | None = None,
 ) -> str:
-    """Write a profile whose stages are the layers of a model as YAML in layers.
+    """Write a profile whose stages are the layers of a model, for so many devices, as YAML.
 
     The output of a layer counts as part of its activation: inside a stage it is kept for the
     backward of the next layer, also if the layer recomputes. The memory of receives is left out,
     because layers do not determine where stages end.
     """
     costs = profile.costs(MILLISECOND)
-    throughput = {
-        "tokens_per_microbatch": training.tokens,
-        "flops_per_microbatch": training.flops,
-    }
     facts = [
-        f"stages: {training.devices}",
-        f"batches: {training.batches}",
-        *(f"{key}: {value}" for key, value in throughput.items() if value is not None),
+        f"stages: {devices}",
+        f"batches: {profile.batches}",
         *([] if OpKind.B in {kind for kind, _ in profile.times} else ["backward_kind: whole"]),
     ]
     lines = [f"p2p_time: {_number(costs['p2p'])}", "layers:"]
     for index, layer in enumerate(layers):
         lines.append(_layer(index, layer, costs, profile.memory.get(index)))
-    head = _head(description, source, day, "MiB")
+    head = _head(description, source, "MiB")
     return _document(head, facts, [*_notes_on_times(profile), *_LAYER_NOTES], lines)
 
 
@@ -137,7 +116,6 @@ def dumps_layers_of_stages(
     *,
     description: str,
     source: str,
-    day: date | None = None,
     comments: Sequence[str] = (),
 ) -> str:
     """Write a profile of stages as YAML in layers, with the partition that ran.
@@ -153,7 +131,7 @@ def dumps_layers_of_stages(
     ]
     lines = [f"p2p_time: {_number(p2p)}", *_layers_of(layers, costs)]
     comments = [*notes(profile), *comments, *_DERIVED_NOTES]
-    return _document(_head(description, source, day), facts, comments, lines)
+    return _document(_head(description, source), facts, comments, lines)
 
 
 def _partition(layers: Sequence[LayersOfStage]) -> str:
@@ -167,9 +145,13 @@ def _layers_of(
     names = {setting.field: setting.name for setting in LAYER_SETTINGS}
     yield "layers:"
     for group in parts(layers, costs):
-        entries = [f"name: {group.role}", f"role: {group.role}", f"count: {group.layers}"]
-        entries += [f"{names[field]}: {_number(cost)}" for field, cost in group.costs.items()]
-        yield f"  - {{{', '.join(entries)}}}"
+        about = {"name": group.role, "role": group.role, "count": group.layers}
+        yield _layer_line(about, {names[field]: cost for field, cost in group.costs.items()})
+
+
+def _layer_line(about: dict[str, object], amounts: Mapping[str, Fraction]) -> str:
+    entries = about | {name: _number(amount) for name, amount in amounts.items()}
+    return f"  - {{{', '.join(f'{key}: {entry}' for key, entry in entries.items())}}}"
 
 
 _DERIVED_NOTES = (
@@ -202,11 +184,8 @@ def _layer(
         amounts["memory_b"] = Fraction(memory.memory_b or 0, MEBIBYTE)
         amounts["static"] = Fraction(memory.fixed, MEBIBYTE)
         amounts["kept"] = output + Fraction(memory.loss, MEBIBYTE)
-    entries = [f"name: {json.dumps(layer.name)}"]
-    entries += [f"role: {layer.role}"] if layer.role != DECODER else []
-    entries += [f"count: {layer.copies}"] if layer.copies > 1 else []
-    entries += [f"{name}: {_number(amount)}" for name, amount in amounts.items()]
-    return f"  - {{{', '.join(entries)}}}"
+    role = {} if layer.role == DECODER else {"role": layer.role}
+    return _layer_line({"name": json.dumps(layer.name), **role}, amounts)
 
 
 def notes(profile: Profile) -> list[str]:
@@ -288,7 +267,6 @@ def dumps_timers(
     layers: Sequence[LayersOfStage] | None = None,
     *,
     description: str,
-    day: date | None = None,
 ) -> str:
     """Write the times of timers: F and BW per device, or per layer.
 
@@ -317,7 +295,7 @@ def dumps_timers(
         facts.append(_partition(layers))
         comments += _DERIVED_NOTES
         lines = [p2p_note, *_layers_of(on_devices(layers, devices), costs)]
-    return _document(_head(description, stages.source, day), facts, comments, lines)
+    return _document(_head(description, stages.source), facts, comments, lines)
 
 
 def _document(
@@ -333,13 +311,11 @@ def _batches_and_placement(profile: Profile) -> list[str]:
     return [f"batches: {profile.batches}", *placement]
 
 
-def _head(
-    description: str, source: str, day: date | None, memory_unit: str | None = None
-) -> list[str]:
+def _head(description: str, source: str, memory_unit: str | None = None) -> list[str]:
     return [
         f"description: {json.dumps(description)}",
         f"source: {json.dumps(source)}",
-        f"date: {(day or date.today()).isoformat()}",
+        f"date: {date.today().isoformat()}",
         "time_unit: ms",
         *([f"memory_unit: {memory_unit}"] if memory_unit else []),
     ]

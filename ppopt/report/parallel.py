@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from decimal import ROUND_CEILING, ROUND_FLOOR, ROUND_HALF_EVEN
+from fractions import Fraction
 from typing import Any
 
 from rich.text import Text
@@ -26,6 +28,11 @@ from ppopt.studies.step_breakdown import StepBreakdown
 _NUMBER = re.compile(r"[0-9]+")
 MAX_SHOWN = 20
 """Most combinations of a table."""
+_OUTCOMES = (
+    *("searched", "evaluated by strategies alone", "ruled out by bounds alone"),
+    "over the memory limit",
+)
+"""What became of a combination."""
 _HEADS = {"tensor": "TP", "context": "CP", "expert": "EP", "data": "DP", "microbatch": "MBS"}
 """Dimension of a combination -> head of its column."""
 
@@ -212,13 +219,11 @@ def describe_parallel_plan(plan: ParallelPlan) -> list[str]:
 
 def _proof(plan: ParallelPlan) -> str:
     """What the bound over all combinations consists of."""
-    bounds = [
-        (row.lower_bound, row.parallelism) for row in plan.rows if row.lower_bound is not None
-    ]
+    bounds = {row.parallelism: row.lower_bound for row in plan.rows if row.lower_bound is not None}
     text = f"over all {'; '.join(count_combinations(plan))}"
     if not bounds:
         return text
-    _, combination = min(bounds, key=lambda pair: pair[0])
+    combination = min(bounds, key=bounds.__getitem__)
     sizes = ", ".join(f"{name} {size}" for name, size in combination._asdict().items())
     return f"{text}; the minimum bound is that of {sizes}"
 
@@ -226,26 +231,23 @@ def _proof(plan: ParallelPlan) -> str:
 def count_combinations(plan: ParallelPlan) -> list[str]:
     """How many combinations were searched or evaluated, and how many could not be in time."""
     late = plan.skipped_by_reason.get(OUT_OF_TIME, 0)
-    counted = [(row.status(plan.value), row) for row in plan.rows]
-    impossible = sum(status is RowStatus.INFEASIBLE for status, _ in counted)
-    searched = sum(
-        status is not RowStatus.INFEASIBLE and row.plan is not None for status, row in counted
-    )
-    evaluated = sum(status is RowStatus.EVALUATED for status, _ in counted)
-    unsearched = sum(status is RowStatus.UNKNOWN and row.plan is None for status, row in counted)
-    alone = len(counted) - impossible - searched - evaluated - unsearched
-    counts = {
-        "searched": searched,
-        "evaluated by strategies alone": evaluated,
-        "ruled out by bounds alone": alone,
-        "over the memory limit": impossible,
-    }
-    text = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
-    total = _combinations(len(counted) + late)
+    counts = Counter(_outcome(row, plan.value) for row in plan.rows)
+    text = ", ".join(f"{counts[what]} {what}" for what in _OUTCOMES if counts[what])
+    total = _combinations(len(plan.rows) + late)
     lines = [f"{total}: {text}"] if text else []
-    waiting = {"searched": unsearched, "derived": late}
+    waiting = {"searched": counts[""], "derived": late}
     late_text = ", ".join(f"not {what} in time: {n}" for what, n in waiting.items() if n)
     return [*lines, f"{late_text} of {total}; raise --time-limit"] if late_text else lines
+
+
+def _outcome(row: ParallelRow, best: Fraction | None) -> str:
+    """One of `_OUTCOMES`; empty if there was no time for the combination."""
+    status = row.status(best)
+    if status is RowStatus.INFEASIBLE:
+        return _OUTCOMES[-1]
+    if row.plan is not None:
+        return _OUTCOMES[0]
+    return {RowStatus.EVALUATED: _OUTCOMES[1], RowStatus.UNKNOWN: ""}.get(status, _OUTCOMES[2])
 
 
 def describe_skipped(plan: ParallelPlan) -> list[str]:

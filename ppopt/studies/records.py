@@ -112,7 +112,7 @@ class SweepRow:
 
 
 class StudyRecord(NamedTuple):
-    """A study without its trials."""
+    """A study without its trials; `Storage.studies` counts them."""
 
     study_id: int
     name: str
@@ -123,6 +123,10 @@ class StudyRecord(NamedTuple):
     """Settings of the requested rows, each as text of JSON."""
     command: str | None
     """Last command that requested rows; None: they were requested from Python."""
+    complete: int = 0
+    failed: int = 0
+    open: int = 0
+    """Number of requested rows that have not ended."""
 
 
 def canonical(value: object) -> str:
@@ -311,8 +315,8 @@ def _check_of(figure: Figure) -> Check:
 
 
 def _run_of_layers(value: object) -> LayerRun:
-    checks = {"name": text, "first": whole_number, "last": whole_number}
-    return LayerRun(**section_of(value, checks))
+    run = section(value, ("name", "first", "last"), ("modules",))
+    return LayerRun(**_checked(_RUN, [run.get(key) for key in _RUN]))
 
 
 def _placement(value: object) -> Any:
@@ -320,6 +324,12 @@ def _placement(value: object) -> Any:
 
 
 _STATUS = one_of(*Status)
+_RUN: Mapping[str, Check] = {
+    "name": text,
+    "first": whole_number,
+    "last": whole_number,
+    "modules": _optional(list_of(text)),
+}
 _RESULT: Mapping[str, Check] = {
     "key": utf8,
     "strategy": utf8,

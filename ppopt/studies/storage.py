@@ -22,7 +22,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 from urllib.parse import quote
 
 from ppopt.errors import InputError
@@ -88,20 +88,6 @@ MIGRATIONS = (
     """,
 )
 """Statements that upgrade a file by one version each; version 0 is an empty file."""
-
-
-class StudySummary(NamedTuple):
-    """A study with the counts of its rows."""
-
-    name: str
-    base: str
-    created: str
-    complete: int
-    failed: int
-    command: str | None
-    """Last command that requested rows; None: they were requested from Python."""
-    open: int
-    """Number of requested rows that have not ended."""
 
 
 _RESULT = ", ".join(StoredResult._fields)
@@ -269,11 +255,11 @@ class Storage:
             self._put(result)
 
     def _put(self, result: StoredResult) -> None:
-        marks = ", ".join("?" * (len(result) + 1))
-        self._link.execute(
-            f"INSERT OR REPLACE INTO results ({_RESULT}, finished) VALUES ({marks})",
-            (*result, _now()),
-        )
+        self._insert(f"results ({_RESULT}, finished)", *result, _now())
+
+    def _insert(self, where: str, *values: object) -> None:
+        marks = ", ".join("?" * len(values))
+        self._link.execute(f"INSERT OR REPLACE INTO {where} VALUES ({marks})", values)
 
     # Studies and their trials.
 
@@ -300,9 +286,8 @@ class Storage:
 
     def _find(self, name: str) -> StudyRecord | None:
         """Study of a name; None if there is none."""
-        query = f"SELECT {_STUDY} FROM studies WHERE study_name = ?"
-        row = self._link.execute(query, (within("study_name", records.utf8, name),)).fetchone()
-        return None if row is None else self._study(row)
+        named = self._studies("WHERE study_name = ?", within("study_name", records.utf8, name))
+        return next(iter(named), None)
 
     def _study(self, row: Sequence[object]) -> StudyRecord:
         with damage(f"storage: {self.path}: study {row[1]}", _ELSEWHERE):
@@ -317,8 +302,8 @@ class Storage:
             raise InputError(f"study_name: {name} is not in {self.path}; it has: {listed}")
         return study
 
-    def _studies(self) -> list[StudyRecord]:
-        rows = self._link.execute(f"SELECT {_STUDY} FROM studies ORDER BY study_id")
+    def _studies(self, which: str = "ORDER BY study_id", *values: object) -> list[StudyRecord]:
+        rows = self._link.execute(f"SELECT {_STUDY} FROM studies {which}", values)
         return [self._study(row) for row in rows]
 
     def request_rows(
@@ -326,10 +311,9 @@ class Storage:
     ) -> None:
         """Record the settings of requested rows, in addition to those of earlier sweeps."""
         with self._errors(), self._transaction():
-            query = f"SELECT {_STUDY} FROM studies WHERE study_id = ?"
-            earlier = self._study(self._link.execute(query, (study,)).fetchone()).asked
-            requested = dict.fromkeys((*earlier, *map(canonical, rows)))
-            packed = records.packed(list(requested)) if len(requested) > len(earlier) else None
+            (known,) = self._studies("WHERE study_id = ?", study)
+            requested = dict.fromkeys((*known.asked, *map(canonical, rows)))
+            packed = records.packed(list(requested)) if len(requested) > len(known.asked) else None
             typed = command and command.encode(errors="backslashreplace").decode()
             self._link.execute(
                 "UPDATE studies SET asked = coalesce(?, asked), command = ? WHERE study_id = ?",
@@ -357,30 +341,23 @@ class Storage:
             self._add(study, row)
 
     def _add(self, study: int, row: SweepRow) -> None:
-        values = (study, *records.columns_of(row), _now())
-        marks = ", ".join("?" * len(values))
-        self._link.execute(
-            f"INSERT OR REPLACE INTO trials (study_id, {_TRIAL}, finished) VALUES ({marks})", values
-        )
+        where = f"trials (study_id, {_TRIAL}, finished)"
+        self._insert(where, study, *records.columns_of(row), _now())
 
-    def studies(self) -> list[StudySummary]:
-        """All studies, the oldest first."""
+    def studies(self) -> list[StudyRecord]:
+        """All studies with the counts of their rows, the oldest first."""
         with self._errors():
-            return [self._summary(study) for study in self._studies()]
+            return [self._counted(study) for study in self._studies()]
 
-    def _summary(self, study: StudyRecord) -> StudySummary:
+    def _counted(self, study: StudyRecord) -> StudyRecord:
         query = "SELECT state, count(*) FROM trials WHERE study_id = ? GROUP BY state"
         ended = dict(self._link.execute(query, (study.study_id,)).fetchall())
         if unknown := ended.keys() - {COMPLETE, FAIL}:
             with damage(f"storage: {self.path}: study {study.name}", _ELSEWHERE):
                 raise InputError(f"state: {abbreviated(unknown.pop())} is unknown")
-        return StudySummary(
-            name=study.name,
-            base=study.base,
-            created=study.created,
+        return study._replace(
             complete=ended.get(COMPLETE, 0),
             failed=ended.get(FAIL, 0),
-            command=study.command,
             open=len(self._open(study)),
         )
 

@@ -16,7 +16,7 @@ from functools import partial
 from math import isnan
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import distributed
@@ -47,7 +47,7 @@ from ppopt.torch.job import (
 )
 from ppopt.torch.pipeline_runtime import as_run, load, runtime
 from ppopt.torch.profiler import Profiler, probe
-from ppopt.torch.simulation import RankSimulation, Simulation
+from ppopt.torch.simulation import RankSimulation, Simulation, SleepingModel
 from ppopt.torch.world import World
 
 TOLERANCES = {torch.float64: 1e-10, torch.float32: 1e-4}
@@ -60,27 +60,6 @@ LOW_PRECISION = 3e-2
 
 _loaded: dict[str, Modules] = {}
 """In a process of a world: the modules of the running command, under `modules`."""
-
-
-class RunnableModel(Protocol):
-    """A model that runs: `UserModel`, or another that loads in every process."""
-
-    @property
-    def batches(self) -> int:
-        """Microbatches."""
-
-    @property
-    def backend(self) -> str | None:
-        """Backend of torch.compile; None: eager."""
-
-    def load(self) -> Job:
-        """Build the job."""
-
-    def counts(self, pipeline: Pipeline, modules: int) -> tuple[int, ...]:
-        """Number of modules per stage; raises InputError if `modules` modules do not fit."""
-
-    def simulation(self, schedule: Schedule, folder: Path) -> Simulation | None:
-        """The simulation of a schedule, with its files in a folder; None: nothing is simulated."""
 
 
 class UserModel(NamedTuple):
@@ -103,6 +82,10 @@ class UserModel(NamedTuple):
 
     def simulation(self, _: Schedule, __: Path) -> None:
         """Nothing is simulated."""
+
+
+RunnableModel = UserModel | SleepingModel
+"""A model that runs: it loads in every process."""
 
 
 class RunResult(NamedTuple):

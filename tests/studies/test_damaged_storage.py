@@ -18,7 +18,7 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.formats.figures import ScheduleFigures, declared
+from ppopt.formats.figures import LayerRun, ScheduleFigures, declared
 from ppopt.studies import outcome
 from ppopt.studies.records import DamagedError, packed, trial_of, unpacked
 from ppopt.studies.solve_job import SolveJob
@@ -190,6 +190,18 @@ def test_every_figure_of_a_row_is_checked() -> None:
         wrong = json.dumps(row | {key: {"x": None}})
         with pytest.raises(InputError, match=f"row: {key}: "):
             trial_of((*stored[:3], wrong))
+
+
+@pytest.mark.parametrize("modules", [None, ["core_attn"]])
+def test_the_layers_that_recompute_are_read(modules: list[str] | None) -> None:
+    """Earlier versions stored no modules."""
+    row = outcome.row(JOB, outcome.run_job(JOB)).to_object()
+    run = {"name": "layer", "first": 0, "last": 1}
+    for stored in (run, run | {"modules": modules}):
+        row["recomputed_layers"] = [stored]
+        figures = trial_of(("{}", "complete", "k", json.dumps(row))).figures
+        assert figures is not None
+        assert figures.recomputed_layers == [LayerRun("layer", 0, 1, stored.get("modules"))]
 
 
 @pytest.mark.parametrize(

@@ -33,7 +33,6 @@ pytestmark = pytest.mark.slow
 FILE = Path(__file__).with_name("own_models.py")
 DOCS = Path(__file__).parents[2] / "docs"
 BATCHES = 4
-TRAINING = pipeline_file.TrainingSetup(RANKS, BATCHES)
 REFUSED = {
     "number": "own_models.py:number: returns int, not a ppopt.torch.Job",
     "nothing": r"nothing\(4\) raised TypeError: nothing\(\) takes 0 positional arguments",
@@ -281,9 +280,7 @@ def test_modules_are_profiled_as_layers(world: World) -> None:
     assert {layer.role for layer in names} == {"decoder"}
     integers = 2 * 8 if GOOD == "good" else 0
     assert [layer.output for layer in names] == [2 * 8 * 4 + integers] * 4 + [2 * 2 * 8 * 4]
-    text = pipeline_file.dumps_layers(
-        measurements, names, TRAINING, description="mine", source="here"
-    )
+    text = pipeline_file.dumps_layers(measurements, names, RANKS, description="mine", source="here")
     pipeline = pipeline_of(parse_config(text, ".yaml", "profile.yaml"))
     assert pipeline.model is not None
     assert [layer.name for layer in pipeline.model.layers] == layers
@@ -329,9 +326,7 @@ def test_compiled_modules_are_profiled_whole(world: World) -> None:
     """Their memory is measured, too: tanh and product are kept by compiled code."""
     measurements, names = execution.measure(world, model(GOOD, "aot_eager"), steps=1)
     assert {kind for kind, _ in measurements.times} == {OpKind.F, OpKind.BW}
-    text = pipeline_file.dumps_layers(
-        measurements, names, TRAINING, description="mine", source="here"
-    )
+    text = pipeline_file.dumps_layers(measurements, names, RANKS, description="mine", source="here")
     assert "backward_kind: whole" in text
     eager = execution.measure(world, model(GOOD), steps=1)[0]
     for stage in range(5):
