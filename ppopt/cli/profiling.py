@@ -187,7 +187,6 @@ def _of_job(
     if schedule is None:
         if roles is None:
             _note_roles([layer.role for layer in layers])
-        training = pipeline_file.TrainingSetup(stages, batches)
         return pipeline_file.dumps_layers(
             measurements, layers, stages, description=spec, source=measured_on
         )

@@ -457,5 +457,5 @@ def _phases_schema(number: list[Schema]) -> Schema:
 
 
 def _link_schema(number: list[Schema]) -> Schema:
-    members = dict.fromkeys(("latency", "bandwidth"), {"anyOf": number})
+    members = {key: {"anyOf": number} for key in ("latency", "bandwidth")}
     return object_schema({**members, "backward": object_schema(members)}, ["bandwidth"])

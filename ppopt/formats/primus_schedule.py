@@ -31,7 +31,6 @@ from ppopt.errors import NotApplicableError
 from ppopt.formats import torch_comms, trainer_partition
 from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.formats.torch_csv import check_planned
-from ppopt.problem import placement
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.layer import ENDS
 from ppopt.problem.operation import AuxiliaryKind, OpKind
@@ -122,25 +121,23 @@ def left_out(schedule: Schedule) -> Iterator[str]:
         )
 
 
-def check_pipeline(pipeline: Pipeline) -> None:
-    """Raise NotApplicableError if Primus has no such pipeline, placement or offload."""
+def check_pipeline(pipeline: Pipeline) -> str:
+    """The name of its placement; NotApplicableError if Primus has no such pipeline or offload."""
     refuse_unhandled(
         "primus: it",
         pipeline.traits,
         BESIDE_COMPUTE | {Trait.MICROBATCHES},
         "write .json instead",
     )
-    devices, chunks = pipeline.num_devices, pipeline.num_stages // pipeline.num_devices
-    looped, v = (placement.named(name, devices, chunks) for name in ("interleaved", "v"))
-    if devices == 1:
+    if pipeline.num_devices == 1:
         raise NotApplicableError("primus: a pipeline has at least 2 ranks, and this one has 1")
-    if pipeline.hosts[0] == looped:
-        _refuse_offload(pipeline)
-    elif pipeline.hosts[0] != v or chunks != 2:
+    name = trainer_partition.named_placement(pipeline, PRIMUS)
+    if name != "v" and pipeline.has_offload:
         raise NotApplicableError(
-            "primus: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
-            "placement linear, interleaved or v"
+            "primus: it moves activations to the host in a V alone; solve with placement v, or "
+            "with --offload none"
         )
+    return name
 
 
 def _algorithm(schedule: Schedule) -> str:
@@ -148,19 +145,9 @@ def _algorithm(schedule: Schedule) -> str:
 
     Raises NotApplicableError if Primus cannot run the schedule.
     """
-    pipeline = schedule.pipeline
-    check_pipeline(pipeline)
-    if pipeline.num_stages > pipeline.num_devices:
-        return V if pipeline.hosts[0][-1] == 0 else "1f1b-interleaved"
-    return "zero-bubble" if (schedule.kind == OpKind.B).any() else "1f1b"
-
-
-def _refuse_offload(pipeline: Pipeline) -> None:
-    if pipeline.has_offload:
-        raise NotApplicableError(
-            "primus: it moves activations to the host in a V alone; solve with placement v, or "
-            "with --offload none"
-        )
+    linear = "zero-bubble" if (schedule.kind == OpKind.B).any() else "1f1b"
+    names = {"linear": linear, "interleaved": "1f1b-interleaved", "v": V}
+    return names[check_pipeline(schedule.pipeline)]
 
 
 # Nodes

@@ -11,6 +11,7 @@ from ppopt.formats.value_forms import DRAFT, Schema, list_schema, object_schema,
 from ppopt.problem.cost_table import STAGE_COSTS
 
 _POSITIVE: Schema = {"type": "integer", "minimum": 1}
+_NUMBER: Schema = {"type": "number"}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
 _TICKS: Schema = {"type": "integer"}
 _BOUNDARIES: Schema = {
@@ -59,7 +60,7 @@ def _pipeline() -> Schema:
 def _claims() -> Schema:
     totals = dict.fromkeys(schedule_json.TOTALS, _TICKS)
     lists = dict.fromkeys(schedule_json.LISTS, list_schema(_TICKS))
-    ratios = dict.fromkeys(schedule_json.RATIOS, {"type": "number"})
+    ratios = dict.fromkeys(schedule_json.RATIOS, _NUMBER)
     about = {"description": "figures to check again, times and memory in ticks"}
     return about | object_schema({**totals, **lists, **ratios, "objective": {"type": "string"}})
 

@@ -368,12 +368,10 @@ def _shape(order: Order, fields: Mapping[str, Any]) -> dict[str, Any]:
     stages, devices = len(order.placement), len(order.rows)
     lists = [fields[cost.field] for cost in STAGE_COSTS if isinstance(fields.get(cost.field), list)]
     per_stage = any(len(costs) == stages for costs in lists)
-    if stages == devices or not per_stage:
-        for name in placement.NAMED:
-            fits = stages == devices if name == "linear" else stages % devices == 0
-            if fits and placement.named(name, devices, stages // devices) == order.placement:
-                chunks = {"placement": name, "chunks": stages // devices}
-                return {"stages": devices, **fields, **({} if name == "linear" else chunks)}
+    form = placement.name_and_chunks(order.placement)
+    if form is not None and (stages == devices or not per_stage):
+        named = dict(zip(("placement", "chunks"), form, strict=True))
+        return {"stages": devices, **fields, **({} if stages == devices else named)}
     return {"stages": stages, **fields, "placement": list(order.placement)}
 
 

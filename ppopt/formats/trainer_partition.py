@@ -410,8 +410,8 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
 def _check_megatron_placement(pipeline: Pipeline) -> None:
     """Raise NotApplicableError if Megatron-LM has other routes or places, or no such offload."""
     _check_one_route(pipeline, MEGATRON)
-    devices = pipeline.num_devices
-    if pipeline.hosts[0] != placement.named("interleaved", devices, pipeline.num_stages // devices):
+    name, _ = placement.name_and_chunks(pipeline.hosts[0]) or ("v", 1)
+    if name == "v":
         raise NotApplicableError(
             "megatron: it puts stage s on rank s mod ranks; solve with placement linear or "
             "interleaved"
@@ -509,7 +509,7 @@ def deepspeed_module(pipeline: Pipeline) -> str:
     if pipeline.model is None:
         raise NotApplicableError("deepspeed cuts layers, and this schedule knows stages alone")
     devices = pipeline.num_devices
-    if pipeline.routes > 1 or pipeline.hosts[0] != placement.named("linear", devices, 1):
+    if pipeline.routes > 1 or placement.name_and_chunks(pipeline.hosts[0]) != ("linear", 1):
         raise NotApplicableError(
             "deepspeed: it puts stage s on rank s; solve with placement linear"
         )
@@ -552,16 +552,21 @@ def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
 
 def _torchtitan_schedule(pipeline: Pipeline) -> str:
     """A schedule of torchtitan with the pipeline's placement."""
-    devices, chunks = pipeline.num_devices, pipeline.num_stages // pipeline.num_devices
-    looped, v = (placement.named(name, devices, chunks) for name in ("interleaved", "v"))
-    if pipeline.hosts[0] == looped:
-        return "1F1B" if chunks == 1 else "Interleaved1F1B"
-    if pipeline.hosts[0] == v and chunks == 2:
-        return "ZBVZeroBubble"
-    raise NotApplicableError(
-        "torchtitan: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
-        "placement linear, interleaved or v, or run this one with ppopt.torch.runtime"
-    )
+    names = {"linear": "1F1B", "interleaved": "Interleaved1F1B", "v": "ZBVZeroBubble"}
+    return names[
+        named_placement(pipeline, "torchtitan", ", or run this one with ppopt.torch.runtime")
+    ]
+
+
+def named_placement(pipeline: Pipeline, trainer: str, more: str = "") -> str:
+    """`linear`, `interleaved`, or `v` of two stages per rank; else NotApplicableError."""
+    name, chunks = placement.name_and_chunks(pipeline.hosts[0]) or ("v", 1)
+    if name == "v" and chunks != 2:
+        raise NotApplicableError(
+            f"{trainer}: stage s sits on rank s mod ranks, or in a V of two per rank; solve with "
+            f"placement linear, interleaved or v{more}"
+        )
+    return name
 
 
 def _check_no_stage_is_empty(counts: Sequence[int], trainer: str) -> None:
