@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
@@ -17,11 +17,13 @@ from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ppopt.cli.engines import STORAGE
 from ppopt.cli.options import Extended, Function, option, optional, with_parameters
+from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
 from ppopt.problem.settings import Heading
 
 if TYPE_CHECKING:
+    from ppopt.derivation.derived_model import DerivedModel
     from ppopt.derivation.expert_loads import ExpertLoads
     from ppopt.problem.sequence_lengths import Lengths
 
@@ -355,11 +357,38 @@ def with_derivation_options(command: str) -> Callable[[Function], Extended]:
 
 def derivation_fields(derivation: Derivation) -> dict[str, Any]:
     """Fields of a derived model and of its training: `no_x` is x = False."""
+    if {"calibrate", "efficiency"} <= derivation.keys():
+        raise InputError("efficiency: --calibrate scales times; leave one of them out")
     return {
         name.removeprefix("no_"): value if not name.startswith("no_") else False
         for name, value in derivation.items()
         if name != FROM
     }
+
+
+def calibrated(model: DerivedModel, file: Path) -> tuple[DerivedModel, list[float]]:
+    """The model with the times of the steps of a file, and their shares of communication."""
+    from ppopt.studies.calibrate import (  # noqa: PLC0415  loads on use
+        calibrate,
+        few_steps,
+        measured_shares,
+        read_measured_steps,
+    )
+
+    rows = read_measured_steps(file)
+    fitted = calibrate(model, rows)
+    shares = measured_shares(fitted, rows)
+    if remark := few_steps(shares):
+        note(f"note: {remark}")
+    return fitted, shares
+
+
+def note_unlike_measured(model: DerivedModel, shares: Sequence[float]) -> None:
+    """Note that a model has another share of communication than measured steps."""
+    from ppopt.studies.calibrate import unlike_measured  # noqa: PLC0415  loads on use
+
+    if remark := unlike_measured(model, shares):
+        note(f"note: {remark}")
 
 
 def init_command(derivation: Derivation) -> str:

@@ -13,8 +13,10 @@ from ppopt.cli.derivation_options import (
     FROM,
     INIT,
     Derivation,
+    calibrated,
     derivation_fields,
     init_command,
+    note_unlike_measured,
     refuse_without_configuration,
     with_derivation_options,
 )
@@ -103,32 +105,18 @@ def _derived(derivation: Derivation) -> DerivedModel:
     config, measured = Path(derivation[FROM]), fields.pop("calibrate", None)
     if "gpu" not in fields:
         raise InputError("gpu: missing; give --gpu h100, the GPU that trains the model")
-    if measured is not None and "efficiency" in fields:
-        raise InputError("efficiency: --calibrate scales times; leave one of them out")
     if "partition" in fields:
         fields["partition"] = typed_value(NAMED["partition"], fields["partition"])
     model = derive_model(config, **fields)
-    return model if measured is None else _calibrated(model, measured)
-
-
-def _calibrated(model: DerivedModel, measured: str) -> DerivedModel:
-    """The model with the times that one step has, in ms, or the steps of a file."""
-    from ppopt.studies.calibrate import (
-        calibrate,
-        few_steps,
-        measured_shares,
-        read_measured_steps,
-        unlike_measured,
-    )
-
+    if measured is None:
+        return model
     if exact.is_number(measured):
+        from ppopt.studies.calibrate import calibrate
+
         return calibrate(model, float(exact.read(measured, "calibrate").value))
-    rows = read_measured_steps(Path(measured))
-    calibrated = calibrate(model, rows)
-    shares = measured_shares(calibrated, rows)
-    for remark in filter(None, (few_steps(shares), unlike_measured(calibrated, shares))):
-        note(f"note: {remark}")
-    return calibrated
+    fitted, shares = calibrated(model, Path(measured))
+    note_unlike_measured(fitted, shares)
+    return fitted
 
 
 def _write(file: Path | None, text: str) -> None:

@@ -12,7 +12,13 @@ from typing import TYPE_CHECKING, Any
 
 from ppopt.cli.application import EXIT_INCOMPLETE
 from ppopt.cli.commands import exit_code
-from ppopt.cli.derivation_options import FROM, Derivation, derivation_fields
+from ppopt.cli.derivation_options import (
+    FROM,
+    Derivation,
+    calibrated,
+    derivation_fields,
+    note_unlike_measured,
+)
 from ppopt.cli.engines import STORAGE, engine_of
 from ppopt.cli.settings import Settings
 from ppopt.cli.streams import note
@@ -32,39 +38,15 @@ def plan_over_parallelism(
 ) -> int:
     """Plan every combination of a parallelism; `asked` are the options of a plan that are given."""
     from ppopt.cli import output, progress
-    from ppopt.derivation.config_json import read_architecture
-    from ppopt.derivation.gpus import gpu_named
-    from ppopt.derivation.training import Training
     from ppopt.problem.microbatches import GIVEN_ORDER
     from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
-    from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
     from ppopt.studies.parallel_task import StudyOptions
 
-    _check(settings, derivation)
-    if "batches" in asked:
-        raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
-    current = asked.get("current")
-    if not isinstance(current, str | None):
-        raise InputError(
-            "given: a schedule has one parallelism, and this plan compares several; name a strategy"
-        )
-    if "within" in asked:
-        raise InputError("within: not of a plan over the parallelism; leave it out")
+    _check(settings, derivation, asked)
     fields = derivation_fields(derivation)
-    measured = fields.pop("calibrate", None)
     processes = [fields.pop(name, None) for name in ("jobs", "dask", "dask_scheduler_file")]
     storage, study = (fields.pop(name, None) for name in ("storage", "study_name"))
-    trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
-    space = ParallelSpace(
-        architecture=read_architecture(Path(derivation[FROM])),
-        gpu=gpu_named(fields.pop("gpu")),
-        link=settings.get("link"),
-        training={name: fields.pop(name) for name in trained & fields.keys()},
-        **fields,
-    )
-    shares: Sequence[float] = ()
-    if measured is not None:
-        space, shares = _calibrated(space, Path(measured))
+    space, shares = _space(settings, fields, Path(derivation[FROM]))
     names = {"placement": "placements"}
     chosen = {names.get(name, name): asked[name] for name in asked if name != "options"}
     with ExitStack() as stack:
@@ -90,41 +72,36 @@ def plan_over_parallelism(
             else None,
         )
     code = output.show_parallel_plan(settings, parallel_plan)
-    _note_unlike_measured(parallel_plan, shares)
+    if shares and parallel_plan.best is not None:
+        note_unlike_measured(parallel_plan.best.model, shares)
     return code or _incomplete(parallel_plan) or exit_code(parallel_plan.status)
 
 
-def _note_unlike_measured(parallel_plan: ParallelPlan, shares: Sequence[float]) -> None:
-    """Note that the best combination has another share of communication than measured steps."""
-    from ppopt.studies.calibrate import unlike_measured
-
-    if shares and parallel_plan.best is not None:
-        remark = unlike_measured(parallel_plan.best.model, shares)
-        if remark is not None:
-            note(f"note: {remark}")
-
-
-def _calibrated(space: ParallelSpace, file: Path) -> tuple[ParallelSpace, list[float]]:
-    """Space whose times are scaled to measured steps, and their shares of communication."""
+def _space(
+    settings: Settings, fields: dict[str, Any], config: Path
+) -> tuple[ParallelSpace, Sequence[float]]:
+    """Space of the fields of a derivation, and shares of communication of measured steps."""
+    from ppopt.derivation.config_json import read_architecture
     from ppopt.derivation.derived_model import DerivedModel
+    from ppopt.derivation.gpus import gpu_named
     from ppopt.derivation.training import Training
-    from ppopt.studies.calibrate import (
-        calibrate,
-        few_steps,
-        measured_shares,
-        read_measured_steps,
-    )
+    from ppopt.studies.parallel_space import DIMENSIONS, ParallelSpace
 
-    if space.efficiency:
-        raise InputError("efficiency: --calibrate scales times; leave one of them out")
+    measured = fields.pop("calibrate", None)
+    trained = {field.name for field in dataclasses.fields(Training)} - set(DIMENSIONS)
+    space = ParallelSpace(
+        architecture=read_architecture(config),
+        gpu=gpu_named(fields.pop("gpu")),
+        link=settings.get("link"),
+        training={name: fields.pop(name) for name in trained & fields.keys()},
+        **fields,
+    )
+    if measured is None:
+        return space, ()
     training = Training(devices=1, **space.training)
     model = DerivedModel(space.architecture, training, space.gpu, link=space.link)
-    rows = read_measured_steps(file)
-    fitted = calibrate(model, rows)
+    fitted, shares = calibrated(model, Path(measured))
     note(f"calibrated: {fitted.calibration}")
-    shares = measured_shares(fitted, rows)
-    if remark := few_steps(shares):
-        note(f"note: {remark}")
     return dataclasses.replace(space, scale=fitted.scale), shares
 
 
@@ -141,7 +118,7 @@ def _incomplete(parallel_plan: ParallelPlan) -> int:
     return EXIT_INCOMPLETE if failed else 0
 
 
-def _check(settings: Settings, derivation: Derivation) -> None:
+def _check(settings: Settings, derivation: Derivation, asked: Mapping[str, Any]) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
     from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, SettingScope
 
@@ -158,3 +135,16 @@ def _check(settings: Settings, derivation: Derivation) -> None:
             raise InputError(f"{setting.name}: not of a plan over the parallelism; leave it out")
     if settings.get("mem_limit") == LIMIT_1F1B:
         raise InputError("mem_limit: give a number, 72GiB; 1F1B differs between combinations")
+    _check_asked(asked)
+
+
+def _check_asked(asked: Mapping[str, Any]) -> None:
+    """Refuse options of a plan of one model."""
+    if "batches" in asked:
+        raise InputError("batches: --global-batch and --microbatch decide it; leave it out")
+    if not isinstance(asked.get("current"), str | None):
+        raise InputError(
+            "given: a schedule has one parallelism, and this plan compares several; name a strategy"
+        )
+    if "within" in asked:
+        raise InputError("within: not of a plan over the parallelism; leave it out")

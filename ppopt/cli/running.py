@@ -60,23 +60,13 @@ def run(
     Each device is a process.
     """
     from ppopt.cli.files import valid_schedule, writable
-    from ppopt.formats import torch_csv
 
     targets = writable(output or [])
     if any(target.is_order for target in targets):
         raise InputError("output: cannot write a measured step as an order; use .json or .html")
     schedules = [valid_schedule(file) for file in files]
     for schedule in schedules:
-        torch_csv.order_csv(schedule)  # refuses what PyTorch cannot run, before anything starts
-        if schedule.pipeline.has_offload:
-            raise InputError(
-                "run: it moves no activation to the host; make the schedule without offload"
-            )
-        if schedule.pipeline.has_auxiliary_operations and stages_from is not None:
-            raise InputError(
-                "run: with your own model only compute and transfers run as scheduled; "
-                "make the schedule without unshard, gradient sync and optimizer"
-            )
+        _check_runs(schedule, stages_from)
     seconds = _seconds(sleep, schedules, stages_from)
     _check_together(schedules, stages_from, compile, device)
     if targets and len(schedules) > 1:
@@ -105,6 +95,22 @@ def run(
     code = _write(targets, schedules[0], ran[0], seconds)
     _print(figures, files, json=json, quiet=quiet)
     return code
+
+
+def _check_runs(schedule: Schedule, stages_from: str | None) -> None:
+    """Refuse what PyTorch cannot run, before anything starts."""
+    from ppopt.formats import torch_csv
+
+    torch_csv.order_csv(schedule)
+    if schedule.pipeline.has_offload:
+        raise InputError(
+            "run: it moves no activation to the host; make the schedule without offload"
+        )
+    if schedule.pipeline.has_auxiliary_operations and stages_from is not None:
+        raise InputError(
+            "run: with your own model only compute and transfers run as scheduled; "
+            "make the schedule without unshard, gradient sync and optimizer"
+        )
 
 
 class RunFigures(NamedTuple):

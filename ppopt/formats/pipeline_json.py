@@ -175,8 +175,7 @@ def pipeline_from_object(
     }
     limits = file["mem_limit"]
     if limits is not None:
-        ticks = within("mem_limit", wholes, limits, file["devices"], 0, MAX_TICKS)
-        limits = tuple(Fraction(value, memory_per_unit) for value in ticks)
+        limits = within("mem_limit", _ticks, limits, memory_per_unit, file["devices"])
     as_given = limits if has_model else limit_as_given(file, limits)
     known: dict[str, Any] = {key: file.get(key) for key in ("frozen", "training")}
     known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
@@ -241,17 +240,30 @@ def check_searched_order(pipeline: Pipeline, value: dict[str, Any]) -> None:
 def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:
     """Numbers per stage; of a matrix, a row of them per stage."""
     minimum = -MAX_TICKS if cost.minimum is None else cost.minimum
-    value, stages = file[cost.name], file["stages"]
-    if cost.of_pairs and is_list(value) and any(map(is_list, value)):
-        if len(value) != stages:
-            raise InputError(f"{cost.name}: has {len(value)} rows; {stages} are needed")
-        rows = [
-            within(f"{cost.name}: row {index}", wholes, row, stages, minimum, MAX_TICKS)
-            for index, row in enumerate(value)
-        ]
-        return tuple(tuple(Fraction(entry, per_unit) for entry in row) for row in rows)
-    ticks = within(cost.name, wholes, value, stages, minimum, MAX_TICKS)
+    read = _list_or_matrix if cost.of_pairs else _ticks
+    stages = file["stages"]
+    return within(cost.name, read, file[cost.name], per_unit, stages, minimum)
+
+
+def _ticks(value: object, per_unit: int, count: int, minimum: int = 0) -> tuple[Any, ...]:
+    """A list of whole ticks as numbers."""
+    ticks = wholes(value, count, minimum, MAX_TICKS)
     return tuple(Fraction(entry, per_unit) for entry in ticks)
+
+
+def _list_or_matrix(
+    value: Any, per_unit: int, count: int, minimum: int = 0, size: int = 0, each: str = ""
+) -> tuple[Any, ...]:
+    """A list of `count` numbers, or a matrix of `size` rows and columns (default: `count`)."""
+    if not (is_list(value) and any(map(is_list, value))):
+        return _ticks(value, per_unit, count, minimum)
+    size = size or count
+    if len(value) != size:
+        raise InputError(f"has {len(value)} rows; {size} are needed{each}")
+    return tuple(
+        within(f"row {index}", _ticks, row, per_unit, size, minimum)
+        for index, row in enumerate(value)
+    )
 
 
 def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
@@ -295,22 +307,13 @@ def _of_first(values: tuple[Any, ...], first: dict[int, int]) -> tuple[Any, ...]
 
 
 def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
-    """One number, one per boundary between stages, or a matrix of devices; None stays None."""
-    devices, stages = file["devices"], file["stages"]
+    """One number, one per boundary, or a matrix of devices."""
     if value is None:
         return None
     if not isinstance(value, list):
         return Fraction(whole(value, 0, MAX_TICKS), per_unit)
-    if not any(map(is_list, value)):
-        numbers = wholes(value, stages - 1, 0, MAX_TICKS)
-        return [Fraction(entry, per_unit) for entry in numbers]
-    if len(value) != devices:
-        raise InputError(f"has {len(value)} rows; {devices} are needed, one per device")
-    rows = [
-        within(f"row {index}", wholes, row, devices, 0, MAX_TICKS)
-        for index, row in enumerate(value)
-    ]
-    return [[Fraction(entry, per_unit) for entry in row] for row in rows]
+    boundaries, devices = file["stages"] - 1, file["devices"]
+    return _list_or_matrix(value, per_unit, boundaries, 0, devices, ", one per device")
 
 
 def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] | None:

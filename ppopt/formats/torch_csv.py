@@ -248,9 +248,14 @@ def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tupl
         for op in seen
         if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
     }
-    if not translation:
-        return rows
-    return [[tuple(translation.get(op, op) for op in cell) for cell in row] for row in rows]
+    return _renamed(rows, translation)
+
+
+def _renamed(
+    rows: list[list[tuple[Op, ...]]], names: Mapping[Op, Op]
+) -> list[list[tuple[Op, ...]]]:
+    """The rows with other operations in place of some."""
+    return [[tuple(names.get(op, op) for op in cell) for cell in row] for row in rows]
 
 
 def _renumber_last_stage(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
@@ -266,8 +271,7 @@ def _renumber_last_stage(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op
     batches = 1 + max((op.microbatch for op in remaining), default=-1)
     if len(forwards) != batches or any(op.microbatch != n for n, op in enumerate(forwards, 1)):
         return rows
-    renumbered = {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
-    return [[tuple(renumbered.get(op, op) for op in cell) for cell in row] for row in rows]
+    return _renamed(rows, {op: op._replace(microbatch=op.microbatch - 1) for op in forwards})
 
 
 def _check_numbers(rows: list[list[Op]]) -> int:

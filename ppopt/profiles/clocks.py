@@ -8,12 +8,11 @@ of both directions take equally long, and its error is at most half the distance
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.profiles.estimate import Record
+from ppopt.profiles.estimate import Record, grouped
 
 
 class Aligned(NamedTuple):
@@ -29,9 +28,7 @@ def aligned(records: Iterable[Record]) -> Aligned:
 
     Devices d - 1 and d must be neighbours: a stage of one sends to a stage of the other.
     """
-    steps: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        steps[record.step].append(record)
+    steps = grouped(records, lambda record: record.step)
     on_one_clock: list[Record] = []
     widest = 0
     for ran in steps.values():

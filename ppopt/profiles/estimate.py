@@ -13,14 +13,14 @@ median of n delays is sqrt(pi / 2) x s / sqrt(n), with s = 1.4826 MAD for normal
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from functools import cache
 from itertools import product
 from math import pi, sqrt
 from statistics import median
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
@@ -29,6 +29,8 @@ from ppopt.problem.kinds import Kind
 from ppopt.problem.operation import ONCE, Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 
+Item = TypeVar("Item")
+Key = TypeVar("Key", bound=Hashable)
 Z_LIMIT = 3.5
 Z_SCALE = 0.6745
 MIN_MAD = 0.01
@@ -57,6 +59,14 @@ class Record(NamedTuple):
     def op(self) -> Op:
         """The operation of a microbatch without its device and times."""
         return Op(OpKind(self.kind), self.stage, self.microbatch)
+
+
+def grouped(items: Iterable[Item], key: Callable[[Item], Key]) -> dict[Key, list[Item]]:
+    """Items by their keys, in their order."""
+    groups: dict[Key, list[Item]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def divided(records: Iterable[Record]) -> tuple[list[Record], list[Record]]:
@@ -186,9 +196,7 @@ def profile(
     if not ran:
         raise InputError("profile: no operation was measured")
     hosts = _hosts(ran)
-    groups: dict[tuple[OpKind, int], list[Record]] = defaultdict(list)
-    for record in ran:
-        groups[record.op.kind, record.stage].append(record)
+    groups = grouped(ran, lambda record: (record.op.kind, record.stage))
     batches = 1 + max(record.microbatch for record in ran)
     _check_steps(ran, len(hosts), batches)
     times = {key: _times(group) for key, group in sorted(groups.items())}
@@ -209,10 +217,8 @@ def profile(
 
 
 def _times_around(rows: Iterable[Record]) -> dict[tuple[Kind, int], int]:
-    lengths: dict[tuple[Kind, int], list[int]] = defaultdict(list)
-    for row in rows:
-        lengths[row.kind, row.stage].append(row.end - row.start)
-    return {key: round(median(durations)) for key, durations in lengths.items()}
+    groups = grouped(rows, lambda row: (row.kind, row.stage))
+    return {key: round(median(row.end - row.start for row in same)) for key, same in groups.items()}
 
 
 def _hosts(records: Sequence[Record]) -> tuple[int, ...]:

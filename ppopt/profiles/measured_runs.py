@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
@@ -16,7 +15,7 @@ from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
-from ppopt.profiles.estimate import Record, profile
+from ppopt.profiles.estimate import Record, grouped, profile
 from ppopt.schedule import timing
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
@@ -47,9 +46,7 @@ def measured_steps(records: Iterable[Record], pipeline: Pipeline, unit: int) -> 
     Placement, microbatches and memory do not change. Raises InputError if the records are not of
     this pipeline.
     """
-    steps: dict[int, list[Record]] = defaultdict(list)
-    for record in records:
-        steps[record.step].append(record)
+    steps = grouped(records, lambda record: record.step)
     estimated = profile(chain.from_iterable(steps.values()))
     if (estimated.hosts,) != pipeline.hosts or estimated.batches != pipeline.batches:
         raise InputError("measured: the run has other stages, devices or microbatches")

@@ -64,24 +64,14 @@ def entries(
     compared. Raises InputError if their units of time differ.
     """
     _check_units(schedules)
-    reports = [(report_schedule(schedule), schedule) for schedule in schedules]
-    if any(report.strategy == MEASURED for report, _ in reports):
-        reports = [
-            (replace(report, predicted=report.strategy != MEASURED), schedule)
-            for report, schedule in reports
-        ]
-    if ordered:
-        names = names or [title(report) for report, _ in reports]
-        return [
-            _entry(schedule, report, name)
-            for (report, schedule), name in zip(reports, names, strict=True)
-        ]
-    reports.sort(key=lambda pair: (not pair[0].fits_limit, known(pair[0].value)))
-    best = known(reports[0][0].value)
-    return [
-        _entry(schedule, replace(report, ratio_to_best=_ratio(report, best)), title(report))
-        for report, schedule in reports
-    ]
+    reports = list(map(report_schedule, schedules))
+    if any(report.strategy == MEASURED for report in reports):
+        reports = [replace(report, predicted=report.strategy != MEASURED) for report in reports]
+    if not ordered:
+        reports.sort(key=lambda report: (not report.fits_limit, known(report.value)))
+        best = known(reports[0].value)
+        reports = [replace(report, ratio_to_best=_ratio(report, best)) for report in reports]
+    return list(map(_entry, reports, names or map(title, reports)))
 
 
 def _ratio(report: ScheduleReport, best: float) -> float:
@@ -118,7 +108,8 @@ def time_use(schedule: Schedule) -> TimeUse:
     )
 
 
-def _entry(schedule: Schedule, report: ScheduleReport, name: str) -> PageSchedule:
+def _entry(report: ScheduleReport, name: str) -> PageSchedule:
+    schedule = known(report.schedule)
     use = time_use(schedule)
     names = filter(None, (name, schedule.pipeline.name))
     full_name = " · ".join(map(clean, names))

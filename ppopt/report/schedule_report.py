@@ -231,7 +231,7 @@ def report_evaluation(
 def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
     """Report of a schedule by itself: figures that take little time, and claims of its origin."""
     fields = {**measured(schedule), **_checked_claims(schedule), "pipeline": schedule.pipeline}
-    return ScheduleReport(**fields, **more)
+    return ScheduleReport(**fields, schedule=schedule, **more)
 
 
 def report_schedule(schedule: Schedule) -> ScheduleReport:

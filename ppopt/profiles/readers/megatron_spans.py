@@ -22,7 +22,6 @@ level 2 wait for them.
 from __future__ import annotations
 
 import json
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -33,7 +32,7 @@ from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import whole, within
 from ppopt.problem.operation import OpKind
 from ppopt.profiles.clocks import aligned
-from ppopt.profiles.estimate import Record
+from ppopt.profiles.estimate import Record, grouped
 from ppopt.profiles.megatron_order import megatron_order
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, files_of
 
@@ -105,9 +104,7 @@ def _by_device(spans: Sequence[Span]) -> list[list[Span]]:
 
     Raises InputError if a pipeline rank has none.
     """
-    by_rank: dict[int, list[Span]] = defaultdict(list)
-    for span in spans:
-        by_rank[span.rank].append(span)
+    by_rank = grouped(spans, lambda span: span.rank)
     first: dict[int, int] = {}
     for rank in sorted(by_rank):
         first.setdefault(rank // by_rank[rank][0].ranks_per_stage, rank)

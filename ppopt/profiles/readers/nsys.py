@@ -22,7 +22,6 @@ import csv
 import io
 import re
 import sqlite3
-from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -30,6 +29,7 @@ from typing import Any, NamedTuple
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.fields import within
+from ppopt.profiles.estimate import grouped
 from ppopt.profiles.reader import LARGEST_FILE, Recording, RecordReader, files_of
 from ppopt.profiles.readers.torch_profiler import RankTrace, rank_trace, recording_of
 
@@ -85,9 +85,7 @@ def _processes(path: Path) -> list[_Process]:
     except OSError as error:
         raise InputError(f"{label(path)}: cannot be read: {error.strerror or error}") from None
     base, events = within(label(path), _of_sqlite if is_sqlite else _of_csv, path)
-    by_process: dict[int, list[_Event]] = defaultdict(list)
-    for event in events:
-        by_process[event["pid"]].append(event)
+    by_process = grouped(events, lambda event: event["pid"])
     processes = [
         _Process(label(path), base, ran)
         for ran in by_process.values()
