@@ -20,7 +20,8 @@ from ppopt.errors import InputError
 from ppopt.profiles import readers
 
 if TYPE_CHECKING:
-    from ppopt.profiles.reader import Recording, TimerReader
+    from ppopt.profiles.reader import Recording
+    from ppopt.profiles.stage_times import StageTimes
     from ppopt.schedule.schedule import Schedule
 
 
@@ -123,10 +124,13 @@ def profile(
     _check_counts(source, stages, batches, timers=timers)
     limit = time_limit if plan else None
     if isinstance(reader, TimerReader):
-        sizes = (stages or 1, batches or 1)
-        return _of_log(sources, source, reader, sizes, description, layers, target, limit)
-    recorded = _recorded(reader.read(sources), source, description, layers)
-    return _of_trace(recorded, reader.runtime, target, limit)
+        if len(sources) != 1 or (limit is None and suffix not in YAML):
+            raise InputError(f"{source}: give one log, and a .yaml to write")
+        times = reader.read(sources[0], stages or 1, batches or 1)
+        recorded = _timed(times, batches or 1, description, layers)
+    else:
+        recorded = _recorded(reader.read(sources), source, description, layers)
+    return _write(recorded, reader.runtime, target, limit)
 
 
 def _check_counts(source: str, stages: int | None, batches: int | None, *, timers: bool) -> None:
@@ -252,7 +256,19 @@ def _recorded(recording: Recording, source: str, description: str, layers: str |
     return _Recorded(text, layers is not None, steps, recording.comments)
 
 
-def _of_trace(recorded: _Recorded, runtime: str, target: Path, limit: float | None) -> int:
+def _timed(times: StageTimes, batches: int, description: str, layers: str | None) -> _Recorded:
+    """The pipeline file of times of stages, or of layers; there are no measured steps."""
+    from ppopt.profiles.layers_of_stages import read_layers
+    from ppopt.profiles.pipeline_file import dumps_timers
+
+    if times.unknown is not None:
+        note(f"note: times of single stages are unmeasured: {times.unknown}")
+    stage_layers = None if layers is None else read_layers(layers)
+    text = dumps_timers(times, batches, stage_layers, description=description)
+    return _Recorded(text, layers is not None, list, ())
+
+
+def _write(recorded: _Recorded, runtime: str, target: Path, limit: float | None) -> int:
     """Write a pipeline file, a measured step, or a page; with a time limit, compare."""
     from ppopt.formats import schedule_json
     from ppopt.formats.files import write
@@ -373,34 +389,3 @@ def _named(step: Schedule, name: str) -> Schedule:
     """A measured step under a name of its own."""
     pipeline = replace(step.pipeline, name=f"{step.pipeline.name}, {name} step")
     return replace(step, pipeline=pipeline)
-
-
-def _of_log(
-    files: Sequence[Path],
-    source: str,
-    reader: TimerReader,
-    sizes: tuple[int, int],
-    description: str,
-    layers: str | None,
-    target: Path,
-    limit: float | None,
-) -> int:
-    """Write a pipeline file of times of stages, or of layers; with a time limit, compare.
-
-    `sizes`: devices and microbatches.
-    """
-    from ppopt.formats.files import write
-    from ppopt.profiles.layers_of_stages import read_layers
-    from ppopt.profiles.pipeline_file import dumps_timers
-
-    if len(files) != 1 or (limit is None and target.suffix.lower() not in YAML):
-        raise InputError(f"{source}: give one log, and a .yaml to write")
-    timers = reader.read(files[0], *sizes)
-    if timers.unknown is not None:
-        note(f"note: times of single stages are unmeasured: {timers.unknown}")
-    stage_layers = None if layers is None else read_layers(layers)
-    text = dumps_timers(timers, sizes[1], stage_layers, description=description)
-    if limit is not None:
-        return _compare(text, reader.runtime, [], target, limit)
-    write(target, text)
-    return 0

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from html import escape
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any
 
 from rich.text import Text
 
@@ -35,17 +36,6 @@ MAX_COUNTS = 16
 _STYLES = {OPTIMUM: "bold green", BEST: "bold"}
 
 
-class _Entry(NamedTuple):
-    """A row with its figures."""
-
-    row: HeadlineRow
-    report: ScheduleReport
-
-
-def _entries(headline: Headline) -> list[_Entry]:
-    return [_Entry(row, _report(row)) for row in headline.rows]
-
-
 def _report(row: HeadlineRow) -> ScheduleReport:
     """Figures of a row."""
     schedule, bound = row.schedule, row.lower_bound
@@ -61,14 +51,12 @@ def _report(row: HeadlineRow) -> ScheduleReport:
     )
 
 
-def headline_table(headline: Headline) -> Grid[_Entry]:
+def headline_table(headline: Headline) -> Grid[HeadlineRow]:
     """The rows for a terminal, without what they change."""
-    entries = _entries(headline)
-    columns = _columns(headline, entries)[:-1]
-    return Grid(columns, entries, lambda entry: _STYLES.get(entry.row.label, ""))
+    return Grid(_columns(headline)[:-1], headline.rows, lambda row: _STYLES.get(row.label, ""))
 
 
-def describe_headline(headline: Headline) -> Iterator[str | Text | Grid[_Entry]]:
+def describe_headline(headline: Headline) -> Iterator[str | Text | Grid[HeadlineRow]]:
     """Title, rows and changes for a terminal; nothing without a best schedule."""
     if headline.best is not None:
         yield Text(headline_title(headline), style="bold")
@@ -87,40 +75,44 @@ def _describe_decisions(headline: Headline) -> Iterator[Text]:
 
 def headline_section(headline: Headline) -> str:
     """Title and rows as HTML, without the name or the size of the model, which heads the page."""
-    entries = _entries(headline)
-    if not entries:
+    if not headline.rows:
         return ""
-    table = html_table(_columns(headline, entries), entries)
+    table = html_table(_columns(headline), headline.rows)
     named = headline.rows[-1].schedule.pipeline.name
     text = _describe_step(headline) if named else _describe_limit(headline)
     heading = f"<h2>{escape(text)}</h2>\n" if text else ""
     return f'<section class="headline">\n{heading}{table}\n</section>'
 
 
-def _columns(headline: Headline, entries: list[_Entry]) -> list[Column[_Entry]]:
+def _columns(headline: Headline) -> list[Column[HeadlineRow]]:
     """Columns of the rows. The time is that of a microbatch if rows differ in microbatches."""
-    units = entries[0].report if entries else ScheduleReport()
+    reports = {row.label: _report(row) for row in headline.rows}
+    units = next(iter(reports.values()), ScheduleReport())
     best = headline.best
     is_open = best is not None and best.label == BEST and best.lower_bound is not None
     value, bound, memory = (
-        column.of(_figures)
+        column.of(lambda row: reports[row.label])
         for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
     )
     if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
-        value = Column(stacked("time per\nmicrobatch", units.time_unit), _per_microbatch)
+        value = Column(
+            stacked("time per\nmicrobatch", units.time_unit),
+            lambda row: significant(row.per_microbatch),
+        )
         bound = Column("lower bound", _bound_per_microbatch)
     return [
-        left("", lambda entry: entry.row.label),
-        left("schedule", lambda entry: f"{title(entry.report)}, {placement_of(entry.report)}"),
+        left("", attrgetter("label")),
+        left(
+            "schedule",
+            lambda row: f"{title(reports[row.label])}, {placement_of(reports[row.label])}",
+        ),
         value,
         *([bound] if is_open else []),
         Column("throughput", _gain),
         memory,
         left(
             "changes",
-            lambda entry: (
-                _describe_cut(entry.row) if entry is entries[0] else describe_changes(entry.row)
-            ),
+            lambda row: _describe_cut(row) if row is headline.rows[0] else describe_changes(row),
         ),
     ]
 
@@ -134,24 +126,15 @@ def _describe_cut(row: HeadlineRow) -> str:
     return ", ".join(f"{name} {value}" for name, value in cut.items() if value != "none")
 
 
-def _figures(entry: _Entry) -> ScheduleReport:
-    return entry.report
-
-
-def _per_microbatch(entry: _Entry) -> str:
-    return significant(entry.row.value / entry.row.schedule.pipeline.batches)
-
-
-def _bound_per_microbatch(entry: _Entry) -> str:
+def _bound_per_microbatch(row: HeadlineRow) -> str:
     """The lower bound per microbatch; empty if it is not known."""
-    bound, batches = entry.row.lower_bound, entry.row.schedule.pipeline.batches
-    return "" if bound is None else lower_bound_text(bound / batches, entry.row.value / batches)
+    bound, batches = row.lower_bound, row.schedule.pipeline.batches
+    return "" if bound is None else lower_bound_text(bound / batches, row.value / batches)
 
 
-def _gain(entry: _Entry) -> str:
+def _gain(row: HeadlineRow) -> str:
     """The gain of a row over the current schedule."""
-    gain = entry.row.gain
-    return NONE if gain is None else gain_cell(gain)
+    return NONE if row.gain is None else gain_cell(row.gain)
 
 
 def headline_title(headline: Headline) -> str:

@@ -133,31 +133,23 @@ def overview(page_schedules: Sequence[PageSchedule]) -> str:
     if len(page_schedules) == 1:
         return ""
     named = len({entry.schedule.pipeline.name for entry in page_schedules}) > 1
+    numbers = {id(entry): number for number, entry in enumerate(page_schedules, start=1)}
 
-    def schedule(row: tuple[int, PageSchedule]) -> Html:
-        index, entry = row
+    def schedule(entry: PageSchedule) -> Html:
         text = _named(entry, entry.schedule.pipeline.name if named else "")
-        return Html(f'<a href="#schedule-{index}">{text}</a>')
+        return Html(f'<a href="#schedule-{numbers[id(entry)]}">{text}</a>')
 
     figures = figure_columns(("value", "ratio_to_best", "peak_memory"), page_schedules[0].report)
     columns: list[Column[PageSchedule]] = [
+        left("schedule", schedule),
         left("placement", lambda entry: placement_of(entry.report)),
         *(column.of(lambda entry: entry.report) for column in figures),
         Column("idle", lambda entry: percent(entry.use.idle)),
         left("time by use", lambda entry: _use_bar(entry.use)),
     ]
-    rows = list(enumerate(page_schedules, start=1))
     fitting = sum(bool(entry.report.fits_limit) for entry in page_schedules)
-    return html_table(
-        [left("schedule", schedule), *(column.of(_entry) for column in columns)],
-        rows[:fitting],
-        "over the memory limit",
-        rows[fitting:],
-    )
-
-
-def _entry(row: tuple[int, PageSchedule]) -> PageSchedule:
-    return row[1]
+    fits, over = page_schedules[:fitting], page_schedules[fitting:]
+    return html_table(columns, fits, "over the memory limit", over)
 
 
 def _use_bar(use: TimeUse) -> Html:
