@@ -6,13 +6,10 @@ import os
 from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats.files import failed, resolved
-
-if TYPE_CHECKING:
-    from ppopt.schedule.schedule import Schedule
 
 WRITERS = (".html", ".svg", ".png", ".json", ".csv")
 _MODULES = {".html": "plotly", ".png": "resvg_py"}
@@ -88,19 +85,3 @@ def check_place(path: Path) -> None:
             pass
     except OSError as error:
         raise failed(path, error) from None
-
-
-def valid_schedule(path: Path) -> Schedule:
-    """Read a native schedule file that breaks no rule, except perhaps the memory limit.
-
-    Of a measured step only the rules of order are checked: its operations took their own times.
-    Raises InputError on any violation.
-    """
-    from ppopt.formats.schedule_json import read_schedule  # noqa: PLC0415  loads numpy
-    from ppopt.verifier.measured_steps import faults  # noqa: PLC0415
-
-    schedule, claims = read_schedule(path)
-    violations = faults(schedule, claims)
-    if violations:
-        raise InputError(f"{path}: {violations[0]}; `ppopt verify {path}` lists all violations")
-    return schedule

@@ -164,13 +164,13 @@ def _of_job(
     roles: tuple[str, ...] | None,
 ) -> str:
     """Measure the modules of the user's model, or the stages of a schedule made of them."""
-    from ppopt.cli.files import valid_schedule
+    from ppopt.formats.schedule_json import read_valid_schedule
     from ppopt.profiles import pipeline_file
     from ppopt.torch.world import PATIENCE, World
 
     if len(files) > 1:
         raise InputError("stages-from: the stages of one schedule; give one file")
-    schedule = valid_schedule(files[0]) if files else None
+    schedule = read_valid_schedule(files[0]) if files else None
     if schedule is not None:
         if stages is not None or batches is not None:
             raise InputError("stages, batches: the schedule states them; leave them out")

@@ -59,12 +59,13 @@ def run(
 
     Each device is a process.
     """
-    from ppopt.cli.files import valid_schedule, writable
+    from ppopt.cli.files import writable
+    from ppopt.formats.schedule_json import read_valid_schedule
 
     targets = writable(output or [])
     if any(target.is_order for target in targets):
         raise InputError("output: cannot write a measured step as an order; use .json or .html")
-    schedules = [valid_schedule(file) for file in files]
+    schedules = [read_valid_schedule(file) for file in files]
     for schedule in schedules:
         _check_runs(schedule, stages_from)
     seconds = _seconds(sleep, schedules, stages_from)

@@ -111,15 +111,16 @@ def view(files: list[Path], output: str) -> int:
 
     Example: `ppopt view best.json 1f1b.json -o both.html`.
     """
-    from ppopt.cli.files import valid_schedule, writable
+    from ppopt.cli.files import writable
     from ppopt.cli.output import picture_of, write_target
+    from ppopt.formats.schedule_json import read_valid_schedule
     from ppopt.report.html import page
 
     (target,) = writable([output])
     if not target.is_page and not (target.is_picture and len(files) == 1):
         only = "; a picture (.svg, .png) shows one schedule" if target.is_picture else ""
         raise InputError(f"output: {target.path}: a page ends in .html{only}")
-    drawn = [valid_schedule(file) for file in files]
+    drawn = [read_valid_schedule(file) for file in files]
     write_target(target, page(drawn) if target.is_page else picture_of(drawn[0], target))
     return 0
 
@@ -131,12 +132,12 @@ def check(files: list[Path], *, json: bool = False, quiet: bool = False) -> int:
     A reference is a schedule file of ppopt, which holds the settings that it was made with.
     """
     from ppopt.cli import progress
-    from ppopt.cli.files import valid_schedule
     from ppopt.cli.output import print_json
     from ppopt.formats.origin_json import json_object
+    from ppopt.formats.schedule_json import read_valid_schedule
     from ppopt.studies.reference_check import check_reference
 
-    references = [valid_schedule(file) for file in files]
+    references = [read_valid_schedule(file) for file in files]
     with progress.live_line(quiet=quiet) as line:
         checks = [check_reference(reference, line.update) for reference in references]
     rows = [
@@ -186,7 +187,7 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
 
     Example: `ppopt export best.json --to perfetto -o trace.json`.
     """
-    from ppopt.cli.files import check_place, valid_schedule
+    from ppopt.cli.files import check_place
     from ppopt.formats import perfetto, schedule_json, torch_comms, torch_csv
     from ppopt.formats.files import write
     from ppopt.formats.loader_order import describe_loader_order, file_beside
@@ -209,7 +210,7 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     check_place(path)
     if time_unit is not None and to is not ExportFormat.PERFETTO:
         raise InputError(f"time-unit: {to} holds no times in another unit; leave it out")
-    exported = valid_schedule(file)
+    exported = schedule_json.read_valid_schedule(file)
     texts = several[to](exported, path) if to in several else {path: writers[to](exported)}
     notes = list(_left_out(exported, to))
     if to not in (ExportFormat.JSON, ExportFormat.PERFETTO):

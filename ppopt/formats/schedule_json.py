@@ -71,6 +71,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE, Operation, Operations, occurs_per
 from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
+from ppopt.verifier.measured_steps import faults
 
 SCHEMA = 2
 SCHEMAS = (1, 2)
@@ -199,6 +200,19 @@ def read_schedule(path: str | Path) -> tuple[Schedule, dict[str, Any]]:
     if path.suffix.lower() in (".yaml", ".yml", ".toml") and content.lstrip()[0] != "{":
         raise InputError(_CONFIG.format(label(path)))
     return loads(content, label(path))
+
+
+def read_valid_schedule(path: Path) -> Schedule:
+    """Read a native schedule file that breaks no rule, except perhaps the memory limit.
+
+    Of a measured step only the rules of order are checked: its operations took their own times.
+    Raises InputError on any violation.
+    """
+    schedule, claims = read_schedule(path)
+    violations = faults(schedule, claims)
+    if violations:
+        raise InputError(f"{path}: {violations[0]}; `ppopt verify {path}` lists all violations")
+    return schedule
 
 
 def loads(content: str, where: str) -> tuple[Schedule, dict[str, Any]]:

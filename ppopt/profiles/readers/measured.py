@@ -8,11 +8,10 @@ from pathlib import Path
 from ppopt.errors import InputError
 from ppopt.formats.documents import label
 from ppopt.formats.fields import within
-from ppopt.formats.schedule_json import read_schedule
+from ppopt.formats.schedule_json import read_valid_schedule
 from ppopt.profiles.estimate import Record
 from ppopt.profiles.measured_runs import records_of
 from ppopt.profiles.reader import Recording, RecordReader
-from ppopt.verifier.measured_steps import faults
 
 
 def read_steps(paths: Sequence[Path]) -> Recording:
@@ -23,9 +22,7 @@ def read_steps(paths: Sequence[Path]) -> Recording:
     steps: dict[tuple[Record, ...], Path] = {}
     records: list[Record] = []
     for number, path in enumerate(paths):
-        schedule, claims = read_schedule(path)
-        if violations := faults(schedule, claims):
-            raise InputError(f"{path}: {violations[0]}; `ppopt verify {path}` lists all violations")
+        schedule = read_valid_schedule(path)
         step = within(label(path), records_of, schedule)
         key = tuple(step)
         if key in steps:
