@@ -159,7 +159,11 @@ class ScheduleFigures:
     offload: Sequence[int] | None = figure("offload", _Q.COUNT, "layers that offload", each="stage")
     offloaded_layers: Sequence[LayerRun] | None = figure("offload", _Q.LAYERS, "which offload")
     order: Sequence[int] | None = figure(
-        "microbatch order", _Q.COUNT, "place in the list, of the k-th that runs", optional=True
+        "microbatch order",
+        _Q.COUNT,
+        "places in the list, in the order that runs",
+        each="microbatch",
+        optional=True,
     )
     link_mode: str | None = figure("links", _Q.TEXT, "what links are")
     backward_kind: str | None = figure("backward", _Q.TEXT, "kind of backwards of the search")

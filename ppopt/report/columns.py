@@ -163,6 +163,14 @@ def _html(cell: str | Text) -> str:
     return cell if isinstance(cell, Html) else escape(str(cell))
 
 
+def linked(text: str, section: int | None, *, strong: bool) -> Html:
+    """Text that links to the section of a schedule, if the page has it."""
+    html = escape(text)
+    if section is not None:
+        html = f'<a href="#schedule-{section}">{html}</a>'
+    return Html(f"<strong>{html}</strong>" if strong else html)
+
+
 def _joined(head: str) -> str:
     """A head in one line."""
     return head.replace("-\n", "").replace("\n", " ")

@@ -11,7 +11,7 @@ from ppopt.formats.figures import known
 from ppopt.problem.exact import plain
 from ppopt.problem.operation import OpKind
 from ppopt.report import colours
-from ppopt.report.columns import Html, html_table, left
+from ppopt.report.columns import html_table, left, linked
 from ppopt.report.frontier_report import FrontierReport, describe_frontier
 from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
@@ -307,15 +307,11 @@ def _table(report: FrontierReport, sections: Mapping[float, int]) -> str:
     """The table of the terminal, in which schedules link to their sections."""
     *figures, schedule = frontier_table(report).columns
 
-    def linked(row: ScheduleReport) -> str:
-        text = escape(str(schedule.cell(row)))
-        if row.limit is None:
-            return Html(text)
-        if row.limit in sections:
-            text = f'<a href="#schedule-{sections[row.limit]}">{text}</a>'
-        return Html(f"<strong>{text}</strong>")
+    def named(row: ScheduleReport) -> str:
+        section = None if row.limit is None else sections.get(row.limit)
+        return linked(str(schedule.cell(row)), section, strong=row.limit is not None)
 
-    columns = [left(schedule.head, linked), *figures]
+    columns = [left(schedule.head, named), *figures]
     choices = [name for name in report.frontier.searched if name != "placement"]
 
     def chosen(row: ScheduleReport) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from rich.text import Text
 
-from ppopt.report.columns import Html, html_table, left
+from ppopt.report.columns import Html, html_table, left, linked
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.payload import data_element
@@ -60,7 +60,7 @@ def page_of_plan(
         for key in _TIMES:
             row.pop(key, None)
     for place, row in enumerate(data["rows"]):
-        row["section"] = sections.get(place)
+        row["section"] = f"schedule-{sections[place]}" if place in sections else None
     return page(
         list(schedules.values()),
         names=[describe_configuration(plan.rows[place].configuration) for place in schedules],
@@ -76,9 +76,9 @@ def _drawn(plan: Plan) -> dict[int, Schedule]:
     return fitting((place, row.schedule) for place, row in enumerate(plan.rows))
 
 
-def _sections(plan: Plan) -> dict[int, str]:
-    """Names of the sections of the schedules, by the place of their row."""
-    return {place: f"schedule-{index}" for index, place in enumerate(_drawn(plan), start=1)}
+def _sections(plan: Plan) -> dict[int, int]:
+    """Sections of the schedules, by the place of their row."""
+    return {place: section for section, place in enumerate(_drawn(plan), start=1)}
 
 
 def _cards(plan: Plan) -> str:
@@ -109,11 +109,11 @@ def _sentences(plan: Plan) -> str:
 def configurations_table(plan: Plan) -> str:
     """Configurations, the best first; those that are drawn link to their schedules."""
     columns = plan_columns(plan, exact=False)
-    links = {plan.rows[place].configuration: name for place, name in _sections(plan).items()}
+    links = {plan.rows[place].configuration: section for place, section in _sections(plan).items()}
 
     def configuration(row: PlanRow) -> str:
         text = describe_configuration(row.configuration)
-        return _linked(text, links.get(row.configuration), is_best=row is plan.rows[0])
+        return linked(text, links.get(row.configuration), strong=row is plan.rows[0])
 
     def status(row: PlanRow) -> str:
         badge, word = _BADGES.get(row.status, "quiet"), columns["status"].cell(row)
@@ -127,14 +127,6 @@ def configurations_table(plan: Plan) -> str:
         replace(columns["partition"], left=True),
     ]
     return html_table(page_columns, plan.rows)
-
-
-def _linked(text: str, section: str | None, *, is_best: bool) -> Html:
-    """Text that links to a section, if there is one."""
-    html = escape(text)
-    if section is not None:
-        html = f'<a href="#{section}">{html}</a>'
-    return Html(f"<strong>{html}</strong>" if is_best else html)
 
 
 def usage(plan: Plan) -> str:

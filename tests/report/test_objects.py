@@ -39,7 +39,7 @@ def test_a_sweep_stores_figures_that_a_report_has() -> None:
 @pytest.mark.parametrize("figure", declared(ScheduleReport).values(), ids=lambda figure: figure.key)
 def test_a_declaration_has_a_label_and_a_meaning(figure: Figure) -> None:
     assert figure.label and figure.meaning
-    assert figure.each in ("", "device", "stage")
+    assert figure.each in ("", "device", "stage", "microbatch")
     assert figure.in_json(None) is None
 
 

@@ -18,7 +18,7 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.formats.figures import LayerRun, ScheduleFigures, declared
+from ppopt.formats.figures import LayerRun, ScheduleFigures, declared, result_schema
 from ppopt.studies import outcome
 from ppopt.studies.records import DamagedError, packed, trial_of, unpacked
 from ppopt.studies.solve_job import SolveJob
@@ -190,6 +190,14 @@ def test_every_figure_of_a_row_is_checked() -> None:
         wrong = json.dumps(row | {key: {"x": None}})
         with pytest.raises(InputError, match=f"row: {key}: "):
             trial_of((*stored[:3], wrong))
+
+
+def test_a_searched_order_is_read() -> None:
+    row = outcome.row(JOB, outcome.run_job(JOB)).to_object() | {"order": [1, 0]}
+    figures = trial_of(("{}", "complete", "k", json.dumps(row))).figures
+    assert figures is not None
+    assert figures.order == [1, 0]
+    assert result_schema(ScheduleFigures)["properties"]["order"]["anyOf"][0]["type"] == "array"
 
 
 @pytest.mark.parametrize("modules", [None, ["core_attn"]])
