@@ -88,10 +88,14 @@ def _columns(headline: Headline) -> list[Column[HeadlineRow]]:
     """Columns of the rows. The time is that of a microbatch if rows differ in microbatches."""
     reports = {row.label: _report(row) for row in headline.rows}
     units = next(iter(reports.values()), ScheduleReport())
+
+    def figures(row: HeadlineRow) -> ScheduleReport:
+        return reports[row.label]
+
     best = headline.best
     is_open = best is not None and best.label == BEST and best.lower_bound is not None
     value, bound, memory = (
-        column.of(lambda row: reports[row.label])
+        column.of(figures)
         for column in figure_columns(("value", "lower_bound", "peak_memory"), units, absent="")
     )
     if len({row.schedule.pipeline.batches for row in headline.rows}) > 1:
@@ -102,10 +106,7 @@ def _columns(headline: Headline) -> list[Column[HeadlineRow]]:
         bound = Column("lower bound", _bound_per_microbatch)
     return [
         left("", attrgetter("label")),
-        left(
-            "schedule",
-            lambda row: f"{title(reports[row.label])}, {placement_of(reports[row.label])}",
-        ),
+        left("schedule", lambda row: f"{title(figures(row))}, {placement_of(figures(row))}"),
         value,
         *([bound] if is_open else []),
         Column("throughput", _gain),
