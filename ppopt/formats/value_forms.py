@@ -39,16 +39,16 @@ def checked(form: str, value: object, check: Callable[[str, object], object]) ->
 
 def schemas(form: str, scalars: Mapping[str, Sequence[Schema]]) -> list[Schema]:
     """JSON Schemas of the alternatives of a form; `scalars` has those of every scalar."""
-    found: list[Schema] = []
+    alternatives: list[Schema] = []
     for part in _ALTERNATIVES.findall(form):
         if part.startswith("["):
-            found.append(list_schema(*schemas(part[1:-1], scalars)))
+            alternatives.append(list_schema(*schemas(part[1:-1], scalars)))
         elif part.startswith("{"):
             inner = {"anyOf": schemas(part[1:-1], scalars)}
-            found.append({"type": "object", "additionalProperties": inner})
+            alternatives.append({"type": "object", "additionalProperties": inner})
         else:
-            found += scalars[part]
-    return found
+            alternatives += scalars[part]
+    return alternatives
 
 
 def list_schema(*entry: Schema) -> Schema:
