@@ -1,7 +1,8 @@
 """Forms of values, as text: `number|[number]` stands for a number or a list of numbers.
 
-A form has alternatives. The first is the name of a scalar. `[FORM]` is a list of values of a form,
-and `{FORM}` a mapping to them. The check of a value and its JSON Schema follow from its form.
+A form has alternatives. The first is the name of a scalar. A form in brackets is a list of such
+values, and one in braces a mapping to them. The check of a value and its JSON Schema follow from
+its form.
 """
 
 from __future__ import annotations
