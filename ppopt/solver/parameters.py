@@ -418,9 +418,6 @@ class ConfigurationParams(NamedTuple):
     bounding: float = 4.0
     """Units of work for raising the smallest bounds by subsets of devices, at first; twice as many
     at each level of effort."""
-    raising: float = 0.05
-    """Share of the remaining time for raising the bound of all partitions by merged states of
-    single devices, at each level of effort. It ends earlier if no step succeeds."""
     min_work: float = 0.01
     """Minimum units of work that raising a bound counts as."""
     subsets: int = 3

@@ -79,14 +79,6 @@ class PlanProduct(ProductChoice):
                 self.inner[prefix].bound(useful)
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
-    def raise_bound(self) -> None:
-        """Raise the smallest bound of the configurations that may be below the ceiling."""
-        prefixes = self._open_prefixes(self._ceiling)
-        smallest = min(map(self.min_bound, prefixes), default=0)
-        for prefix in prefixes:
-            if self.min_bound(prefix) == smallest:
-                self.inner[prefix].raise_bound()
-
     def _open_prefixes(self, ceiling: int | None) -> list[Key]:
         """Configurations with bounds below a ceiling: by bound, then number of stages."""
 

@@ -48,9 +48,6 @@ class Choice(ABC):
         Configurations with bounds above the ceiling may be ignored.
         """
 
-    def raise_bound(self) -> None:  # noqa: B027  most choices cannot
-        """Raise the lower bound of all configurations in the time left; another call resumes."""
-
     @property
     def lower_bound(self) -> int:
         """Lower bound of all configurations that is known without a search; 0 if unknown."""

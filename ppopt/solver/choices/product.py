@@ -77,12 +77,6 @@ class ProductChoice(Choice):
             with part(1 / (len(self.inner) - index)):
                 choice.bound(ceiling)
 
-    def raise_bound(self) -> None:
-        """Raise the smallest bound of the choices."""
-        known = [prefix for prefix in self.inner if self.min_bound(prefix)]
-        if known:
-            self.inner[min(known, key=self.min_bound)].raise_bound()
-
     @property
     def lower_bound(self) -> int:
         """Lower bound of all choices."""

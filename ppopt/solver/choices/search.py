@@ -299,9 +299,6 @@ class ConfigurationSearch:
     def _raise_at(self, level: int) -> None:
         """Raise the smallest bounds by subsets of devices, once at every level of effort."""
         if self._effort.level > 0 and level not in self._raised:
-            with self._options.deadline.share(self._params.raising).scope():
-                self.choice.raise_bound()
-            self.state.raise_open_bound(self.choice.lower_bound)
             self._raise_by_subsets(self._params.bounding * 2**level)
             self._raised.add(level)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, handled, unhandled
-from ppopt.solver.dynamic_programming.classes import Classes, ClassNetwork
+from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.parameters import DynamicProgramParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
@@ -42,9 +42,7 @@ def small_classes(subset: DeviceSubset, params: DynamicProgramParams) -> Classes
     return classes if state_is_small(classes, params) else None
 
 
-def state_is_small(
-    classes: ClassNetwork, params: DynamicProgramParams = DynamicProgramParams()
-) -> bool:
+def state_is_small(classes: Classes, params: DynamicProgramParams = DynamicProgramParams()) -> bool:
     """Whether a state has few enough rows and flags."""
     return classes.rows <= params.max_rows and len(classes.sharing) <= params.max_flags
 

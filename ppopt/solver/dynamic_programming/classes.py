@@ -6,8 +6,6 @@ devices or of a subset.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from functools import cached_property
 from graphlib import TopologicalSorter
 from math import gcd
@@ -45,115 +43,7 @@ class DeviceMemory(NamedTuple):
     """Memory limit; None: unlimited."""
 
 
-class ClassNetwork(ABC):
-    """Classes with their devices, durations and precedences: what a layered program needs."""
-
-    hosts: Sequence[int]
-    """The devices; `device` has their positions here."""
-
-    @property
-    @abstractmethod
-    def memory(self) -> Sequence[DeviceMemory]:
-        """Memory of every device."""
-
-    @property
-    @abstractmethod
-    def first(self) -> Sequence[int]:
-        """Earliest start on every device."""
-
-    @property
-    @abstractmethod
-    def tail(self) -> Ints:
-        """Minimum ticks from the end of an operation, [class, microbatch], to the end."""
-
-    @property
-    @abstractmethod
-    def _freed_for(self) -> Sequence[Sequence[tuple[int, int]]]:
-        """Per class: (F that waits until it frees memory, number of microbatches between them)."""
-
-    def __init__(
-        self,
-        device: Sequence[int],
-        duration: Sequence[int],
-        batches: int,
-        after: Sequence[Sequence[tuple[int, int]]],
-    ) -> None:
-        """`after`: per class, the classes that wait for it, each with the lag in ticks."""
-        self.device, self.duration, self.batches = device, duration, batches
-        self._after = after
-        self.needs: list[list[int]] = [[] for _ in device]
-        """Per class: the classes that it waits for on its own device, where order suffices."""
-        self.precedences: list[ClassPrecedence] = []
-        """Precedence between devices, or with a lag; dropped stages are lags."""
-        self.into: list[list[int]] = [[] for _ in device]
-        """Per class: the precedences by which it waits for other classes."""
-        self.out: list[list[int]] = [[] for _ in device]
-        """Per class: the precedences by which other classes wait for it."""
-        for before, links in enumerate(after):
-            for then, lag in links:
-                self._add(before, then, lag)
-
-    def __len__(self) -> int:
-        return len(self.device)
-
-    @property
-    def rows(self) -> int:
-        """Approximate number of rows of a state."""
-        return (
-            len(self) + len(self.hosts) + sum(precedence.width for precedence in self.precedences)
-        )
-
-    @abstractmethod
-    def _width(self, before: int, after: int) -> int:
-        """Maximum number of microbatches that have finished `before` but not `after`."""
-
-    def _add(self, before: int, after: int, lag: int) -> None:
-        if self.device[before] == self.device[after] and not lag:
-            self.needs[after].append(before)
-            return
-        for precedence_ids in (self.into[after], self.out[before]):
-            precedence_ids.append(len(self.precedences))
-        width = self._width(before, after)
-        self.precedences.append(ClassPrecedence(before, after, lag, width))
-
-    @cached_property
-    def sharing(self) -> list[int]:
-        """Classes that retain memory on a device where another class allocates too."""
-        indices = []
-        for allocates, change, headroom in self.memory:
-            if headroom is not None and np.count_nonzero(allocates) > 1:
-                indices += np.flatnonzero(change > 0).tolist()
-        return indices
-
-    @cached_property
-    def remaining(self) -> Ints:
-        """Minimum ticks from the start of an operation, [class, microbatch], to the end.
-
-        The longest of four paths: the end of this operation and its tail; the later operations of
-        its class, one after the other; the classes that wait for this one; and the F that waits
-        until this operation frees memory.
-        """
-        ticks = np.zeros((len(self), self.batches + 1), dtype=np.int64)
-        for microbatch in reversed(range(self.batches)):
-            for index in reversed(self._sorted):
-                follows = [self.tail[index, microbatch], ticks[index, microbatch + 1]]
-                follows += [lag + ticks[after, microbatch] for after, lag in self._after[index]]
-                follows += [
-                    ticks[forward, microbatch + ahead]
-                    for forward, ahead in self._freed_for[index]
-                    if microbatch + ahead < self.batches
-                ]
-                ticks[index, microbatch] = self.duration[index] + max(follows)
-        return ticks
-
-    @cached_property
-    def _sorted(self) -> list[int]:
-        """The classes in topological order."""
-        waiting = {index: [after for after, _ in links] for index, links in enumerate(self._after)}
-        return [*TopologicalSorter(waiting).static_order()][::-1]
-
-
-class Classes(ClassNetwork):
+class Classes:
     """The classes of the kept devices of a subset, and their constraints.
 
     Without dropped devices this is the whole pipeline. With dropped devices, the constraints of
@@ -177,12 +67,37 @@ class Classes(ClassNetwork):
         self.codes = np.array([instance.codes[class_id] for class_id in self.numbers])
         """Operation numbers, [class, microbatch]."""
         self.hosts = sorted({op_class.resource for op_class in self.of})
+        self.device = [self.hosts.index(op_class.resource) for op_class in self.of]
+        self.duration = [op_class.duration for op_class in self.of]
+        self.batches = times.batches
         index_of = {class_id: index for index, class_id in enumerate(self.numbers)}
-        after: list[list[tuple[int, int]]] = [[] for _ in keys]
-        for before, then, lag in subset.flow:
-            after[index_of[before]].append((index_of[then], lag))
-        device = [self.hosts.index(op_class.resource) for op_class in self.of]
-        super().__init__(device, [op_class.duration for op_class in self.of], times.batches, after)
+        self._after: list[list[tuple[int, int]]] = [[] for _ in keys]
+        """Per class: (class that waits for it, lag in ticks)."""
+        for before, after, lag in subset.flow:
+            self._after[index_of[before]].append((index_of[after], lag))
+        self.needs: list[list[int]] = [[] for _ in keys]
+        """Per class: the classes that it waits for on its own device, where order suffices."""
+        self.precedences: list[ClassPrecedence] = []
+        """Precedence between devices, or with a lag; dropped stages are lags."""
+        self.into: list[list[int]] = [[] for _ in keys]
+        """Per class: the precedences by which it waits for other classes."""
+        self.out: list[list[int]] = [[] for _ in keys]
+        """Per class: the precedences by which other classes wait for it."""
+        for before, links in enumerate(self._after):
+            for after, lag in links:
+                self._add(before, after, lag)
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def _add(self, before: int, after: int, lag: int) -> None:
+        if self.device[before] == self.device[after] and not lag:
+            self.needs[after].append(before)
+            return
+        for precedence_ids in (self.into[after], self.out[before]):
+            precedence_ids.append(len(self.precedences))
+        width = self._width(before, after)
+        self.precedences.append(ClassPrecedence(before, after, lag, width))
 
     def _width(self, before: int, after: int) -> int:
         """Maximum number of microbatches that have finished `before` but not `after`.
@@ -214,6 +129,13 @@ class Classes(ClassNetwork):
                 led[index] |= led[after]
         return led
 
+    @property
+    def rows(self) -> int:
+        """Approximate number of rows of a state."""
+        return (
+            len(self) + len(self.hosts) + sum(precedence.width for precedence in self.precedences)
+        )
+
     def orders(self, path: list[int]) -> Orders:
         """The operations of every device in order, from the classes of all operations in order."""
         sequences: list[list[int]] = [[] for _ in self.hosts]
@@ -236,6 +158,15 @@ class Classes(ClassNetwork):
                 DeviceMemory(np.array(allocates) // unit, np.array(change) // unit, headroom)
             )
         return memories
+
+    @cached_property
+    def sharing(self) -> list[int]:
+        """Classes that retain memory on a device where another class allocates too."""
+        indices = []
+        for allocates, change, headroom in self.memory:
+            if headroom is not None and np.count_nonzero(allocates) > 1:
+                indices += np.flatnonzero(change > 0).tolist()
+        return indices
 
     @cached_property
     def first(self) -> list[int]:
@@ -261,6 +192,27 @@ class Classes(ClassNetwork):
         return tails
 
     @cached_property
+    def remaining(self) -> Ints:
+        """Minimum ticks from the start of an operation, [class, microbatch], to the end.
+
+        The longest of four paths: the end of this operation and its tail; the later operations of
+        its class, one after the other; the classes that wait for this one; and the F that waits
+        until this operation frees memory.
+        """
+        ticks = np.zeros((len(self), self.batches + 1), dtype=np.int64)
+        for microbatch in reversed(range(self.batches)):
+            for index in reversed(self._sorted):
+                follows = [self.tail[index, microbatch], ticks[index, microbatch + 1]]
+                follows += [lag + ticks[after, microbatch] for after, lag in self._after[index]]
+                follows += [
+                    ticks[forward, microbatch + ahead]
+                    for forward, ahead in self._freed_for[index]
+                    if microbatch + ahead < self.batches
+                ]
+                ticks[index, microbatch] = self.duration[index] + max(follows)
+        return ticks
+
+    @cached_property
     def _freed_for(self) -> list[list[tuple[int, int]]]:
         """Per class: (F that waits until it frees memory, number of microbatches between them)."""
         subset, times = self.subset, self.subset.times
@@ -272,3 +224,9 @@ class Classes(ClassNetwork):
             if ahead:
                 freed_for[self.index[kind, stage]].append((self.index[OpKind.F, stage], ahead))
         return freed_for
+
+    @cached_property
+    def _sorted(self) -> list[int]:
+        """The classes in topological order."""
+        waiting = {index: [after for after, _ in links] for index, links in enumerate(self._after)}
+        return [*TopologicalSorter(waiting).static_order()][::-1]

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ppopt.solver.dynamic_programming import dominance
-from ppopt.solver.dynamic_programming.classes import ClassNetwork
+from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.states import States
 
 
@@ -27,7 +27,7 @@ class LayeredDP:
     a lower bound, and there is no schedule of it.
     """
 
-    def __init__(self, classes: ClassNetwork, below: int, width: int | None = None) -> None:
+    def __init__(self, classes: Classes, below: int, width: int | None = None) -> None:
         self.classes = classes
         self._width = width
         self.exact = True

@@ -24,7 +24,7 @@ import numpy.typing as npt
 
 from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
-from ppopt.solver.dynamic_programming.classes import ClassNetwork
+from ppopt.solver.dynamic_programming.classes import Classes
 
 Matrix = npt.NDArray[np.signedinteger]
 Item = TypeVar("Item")
@@ -47,7 +47,7 @@ class Extensions(NamedTuple):
 class States:
     """Layout of the matrices of a dynamic program, and operations on them."""
 
-    def __init__(self, classes: ClassNetwork, below: int) -> None:
+    def __init__(self, classes: Classes, below: int) -> None:
         """Lay out the rows for schedules of less than `below` ticks."""
         self.classes = classes
         reach = below + int(classes.remaining.max(initial=0)) + max(classes.first)

@@ -98,7 +98,7 @@ class DynamicProgram:
         program = self._begun[devices]
         if self._whole(devices):
             if program.best is not None:
-                incumbent.submit_orders(self._open[devices].orders(program.path()))
+                incumbent.submit_orders(program.classes.orders(program.path()))
             incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
         else:
             incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.layer_run_bounds import DeviceBound, Hosted
-from ppopt.solver.partitions.space import FOREVER, PartitionSpace
+from ppopt.solver.partitions.layer_run_bounds import DeviceBound
+from ppopt.solver.partitions.space import FOREVER
 
 Bools = npt.NDArray[np.bool_]
 Numbers = npt.NDArray[Any]
@@ -70,16 +70,6 @@ class DeviceRuns(NamedTuple):
             self.positions.first_run.tolist(), self.positions.second_run.tolist(), strict=True
         )
         return (Runs(*length) for length in lengths)
-
-
-def hosted_by(space: PartitionSpace, partitions: Sequence[tuple[int, ...]]) -> list[list[Hosted]]:
-    """Stages of every device, one entry per partition."""
-    highs = np.cumsum(np.array(partitions), axis=1)
-    lows = highs - np.array(partitions)
-    return [
-        [Hosted(stage, lows[:, stage], highs[:, stage]) for stage in stages]
-        for stages in space.hosted
-    ]
 
 
 def joined(parts: Sequence[RunPositions]) -> RunPositions:

@@ -215,35 +215,6 @@ def min_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> 
     return _Device(space, device, tuple(hosted), space.batches).min_memory()
 
 
-def device_numbers(space: PartitionSpace, device: int, hosted: Sequence[Hosted], tail: int) -> Ints:
-    """Numbers on which the schedules of a device within its limit depend, [number][choice].
-
-    The head, the round trip, the minimum time after the last gradient of the first stage, and minus
-    the headroom. Per stage: times of F, gradient and rest of a backward, and the memory before and
-    after the gradient. Per pair of stages: the delays between them, down and up. `tail` is
-    `first_stage_tail` of stage 0. A whole backward allocates nothing more, so the memory after the
-    gradient is at most that before it if backwards may be whole.
-    """
-    own = _Device(space, device, tuple(hosted), space.batches)
-    assert own.headroom is not None
-    sums, first = space.sums, hosted[0]
-    after = 0 if first.stage == 0 else sums.way_out[first.stage, first.low] + tail
-    rows = [own.head(0), own.round_trip, after, -own.headroom]
-    for k in range(len(hosted)):
-        until_weight = own.until_weight[k] if space.split else 0 * own.live
-        if space.whole:
-            until_weight = np.minimum(until_weight, own.activation[k])
-        rows += [own.forward[k], own.gradient_time[k], own.weight[k]]
-        rows += [own.activation[k], until_weight]
-    for k, pair in enumerate(pairwise(hosted)):
-        between = slice(pair[0].stage, pair[1].stage)
-        rows += [
-            own.between_hosted(times, k, k + 1) + int(space.min_delays[way, between].sum())
-            for way, times in enumerate((sums.forward, sums.gradient_time))
-        ]
-    return np.stack([np.broadcast_to(row, own.live.shape) for row in rows])
-
-
 def max_work(items: Sequence[KnapsackItems], headroom: Ints | None) -> Ints:
     """Upper bound on the work of items that fit into `headroom` together: exact for one item.
 
@@ -372,14 +343,16 @@ class _Device:
         low, high = self.hosted[first], self.hosted[-1]
         links = int(self.space.min_delays[0, low.stage : high.stage].sum())
         own = np.asarray(sum(self.forward[first:]))
-        return np.asarray(own + self.between_hosted(self.space.sums.forward, first) + links)
+        return np.asarray(own + self._between_hosted(self.space.sums.forward, first) + links)
 
     def _up(self, last: int) -> Ints:
         """From the start of the backward of a hosted stage to that of the first one."""
         low, high = self.hosted[0], self.hosted[last]
         links = int(self.space.min_delays[1, low.stage : high.stage].sum())
         own = sum((self._min_gradient_time(k) for k in range(1, last + 1)), start=0 * low.low)
-        return np.asarray(own + self.between_hosted(self.space.sums.gradient_time, 0, last) + links)
+        return np.asarray(
+            own + self._between_hosted(self.space.sums.gradient_time, 0, last) + links
+        )
 
     def _min_gradient_time(self, k: int) -> Ints:
         """Gradient time of a hosted stage, as the sum of the minima of its layers."""
@@ -389,7 +362,7 @@ class _Device:
             (gradient_time[stage.high] - gradient_time[stage.low] + stage.recompute_time) * slow
         )
 
-    def between_hosted(self, sums: Ints, first: int, last: int | None = None) -> Ints:
+    def _between_hosted(self, sums: Ints, first: int, last: int | None = None) -> Ints:
         """Minimum time of the stages of other devices between hosted stages."""
         pairs = pairwise(self.hosted[first : None if last is None else last + 1])
         gaps = []

@@ -109,20 +109,6 @@ def _min_over_points(
     return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))
 
 
-def bounds_by_option(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], pace: int, tail: int
-) -> list[tuple[tuple[Hosted, ...], Ints]]:
-    """Every combination of points of a device's stages, with its bounds.
-
-    The points of `_optional`; `pace` as in `device_bound`, `tail` as in `DeviceBound.with_tail`.
-    """
-    combinations = [tuple(hosted)] if space.options is None else _optional(space, hosted)
-    return [
-        (stages, device_bound(space, device, stages, pace).with_tail(tail))
-        for stages in combinations
-    ]
-
-
 def chosen_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
     """Minimum memory limit below which no schedule exists, with any option."""
     if space.options is None:

@@ -17,8 +17,6 @@ import numpy as np
 
 from ppopt.cancellation import checkpoint, part
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.bound_function import VALUE, BoundFunction
-from ppopt.solver.partitions.device_runs import hosted_by
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
@@ -27,13 +25,14 @@ from ppopt.solver.partitions.layer_run_bounds import (
 )
 from ppopt.solver.partitions.option_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.partition_program import (
+    VALUE,
+    BoundFunction,
     Counts,
     PartitionProgram,
     PlacementPattern,
     ProgramTooLargeError,
     pattern_of,
 )
-from ppopt.solver.partitions.refinement import Refinement
 from ppopt.solver.partitions.space import FOREVER, TIMES, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
@@ -88,9 +87,19 @@ def _bounds_of_equal_first(space: PartitionSpace, partitions: Sequence[Counts]) 
         np.broadcast_to(
             chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(partitions)
         )
-        for device, stages in enumerate(hosted_by(space, partitions))
+        for device, stages in enumerate(_hosted(space, partitions))
     ]
     return np.asarray(np.max(bounds, axis=0))
+
+
+def _hosted(space: PartitionSpace, partitions: Sequence[Counts]) -> list[list[Hosted]]:
+    """Stages of every device, one entry per partition."""
+    highs = np.cumsum(np.array(partitions), axis=1)
+    lows = highs - np.array(partitions)
+    return [
+        [Hosted(stage, lows[:, stage], highs[:, stage]) for stage in stages]
+        for stages in space.hosted
+    ]
 
 
 def every_partition(space: PartitionSpace) -> Iterator[Counts]:
@@ -159,9 +168,6 @@ class CompleteBounds(PartitionBounds):
     @abstractmethod
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
         """Partitions with bounds up to a ceiling, and these bounds, the smallest first."""
-
-    def raise_min_bound(self) -> None:
-        """Raise the minimum bound; another call resumes."""
 
 
 def bounds_of(space: PartitionSpace) -> PartitionBounds:
@@ -257,20 +263,9 @@ class _DpBounds(CompleteBounds):
         self._program = program
         self._share = FIRST_CEILING
         """Share by which the ceiling of the next program exceeds the quick bound."""
-        self._refinement: Refinement | None = None
-        """Refinement of the first program; None: not begun."""
-
-    @property
-    def min_bound(self) -> int:
-        return max(self._min_bound, 0 if self._refinement is None else self._refinement.proved)
-
-    def raise_min_bound(self) -> None:
-        if self.min_bound < FOREVER and self._program is not None:
-            self._refinement = self._refinement or Refinement(self._program)
-            self._refinement.run()
 
     @cached_property
-    def _min_bound(self) -> int:
+    def min_bound(self) -> int:
         if self._program is None and self._known_bound < FOREVER:
             self._program = self._stated(self._known_bound)
         while self._program is None or self._program.min_bound == FOREVER:
@@ -368,7 +363,7 @@ class _EnumeratedBounds(CompleteBounds):
 
     def _need(self, partitions: Sequence[Counts]) -> Ints:
         """Maximum over the devices of their minimum memory, per partition."""
-        hosted = enumerate(hosted_by(self._space, partitions))
+        hosted = enumerate(_hosted(self._space, partitions))
         return np.asarray(
             np.max([chosen_memory(self._space, device, stage) for device, stage in hosted], axis=0)
         )

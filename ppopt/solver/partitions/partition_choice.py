@@ -65,11 +65,6 @@ class BoundedPartitions(Choice):
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
 
-    def raise_bound(self) -> None:
-        """Raise the minimum bound of all partitions in the time left; another call resumes."""
-        if isinstance(self._bounds, CompleteBounds):
-            self._bounds.raise_min_bound()
-
     @property
     def lower_bound(self) -> int:
         """Minimum bound of all partitions; 0 if none is within the memory limits."""

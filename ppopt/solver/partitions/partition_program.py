@@ -14,7 +14,7 @@ minimum distance of the inputs of every stage.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
@@ -25,7 +25,6 @@ import numpy as np
 
 from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
-from ppopt.solver.partitions.bound_function import VALUE, BoundFunction, stage_time
 from ppopt.solver.partitions.device_runs import (
     Bools,
     DeviceRuns,
@@ -37,9 +36,11 @@ from ppopt.solver.partitions.device_runs import (
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
+    backward_times,
     first_stage_tail,
     pace_of,
 )
+from ppopt.solver.partitions.option_bounds import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 
 Counts = tuple[int, ...]
@@ -107,6 +108,32 @@ class StageZeroContext(NamedTuple):
 
 ANY = StageZeroContext(tail=0, pace=0)
 """Context with which bounds hold for every stage 0."""
+
+
+class BoundFunction(NamedTuple):
+    """A function of devices; its value for a partition is the maximum over the devices."""
+
+    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
+    """Value of a device with its hosted stages, one entry per choice; values above a ceiling need
+    not be exact. The last argument is the pace of stage 0; 0: unknown."""
+    part: Callable[[PartitionSpace, Ints, Ints], Ints]
+    """Value of a range of layers; the sum over the stages of a device is at most its value."""
+    paced: bool = False
+    """Whether the pace of stage 0 affects the value."""
+
+
+def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
+    """Work of layers on the fastest device: F and the minimum backward of all microbatches."""
+    return space.batches * space.min_slowness * _stage_time(space, low, high)
+
+
+def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
+    forward = space.sums.forward
+    return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).minimum)
+
+
+VALUE = BoundFunction(chosen_bound, work, paced=True)
+"""Lower bound of the objective, in ticks."""
 
 
 class PartitionProgram:
@@ -198,18 +225,6 @@ class PartitionProgram:
                 best = start if best is None or start < best else best
         return None if best is None else self._trace(*best[1:], ceiling)
 
-    def computed(self) -> Iterator[tuple[StageZeroContext, int, DeviceRuns]]:
-        """The choices of devices computed so far: context of stage 0, level, choices."""
-        for stage, levels in self._choices.items():
-            for level, choices in enumerate(levels):
-                yield stage, level, choices
-
-    def forget_paths(self) -> None:
-        """Compute again what follows from the bounds of devices, which were raised."""
-        self._suffixes.clear()
-        self._bounded.clear()
-        self.__dict__.pop("min_bound", None)
-
     # The states: positions after every device.
 
     def _starts(self) -> Iterator[tuple[int, tuple[int, int]]]:
@@ -236,7 +251,7 @@ class PartitionProgram:
             end[range(self._num_positions), last, range(self._num_positions)] = 0
         return end
 
-    def hosted(self, level: int, candidates: RunPositions) -> list[Hosted]:
+    def _hosted(self, level: int, candidates: RunPositions) -> list[Hosted]:
         """Stages of the device at a level."""
         first_end, second_end = self._ends(candidates)
         stages = [Hosted(level, candidates.first, first_end)]
@@ -306,7 +321,7 @@ class PartitionProgram:
         min_part = self._parts_upto[-1] - (self.space.num_devices - 1) * self.ceiling
         first, second = (axis[self._window(runs)].ravel() for axis in self._grid)
         candidates = RunPositions(first, second, *(np.full_like(first, length) for length in runs))
-        hosted = self.hosted(0, candidates)
+        hosted = self._hosted(0, candidates)
         fits = np.asarray(sum(self._parts(hosted))) <= self.ceiling
         fits &= np.asarray(sum(map(self._layers_of, hosted))) >= min_part
         return candidates.at(fits)
@@ -385,7 +400,7 @@ class PartitionProgram:
         device = self.space.hosts[level]
         for low in range(len(bounds) * TOGETHER, positions.first.size, TOGETHER):
             checkpoint()
-            hosted = self.hosted(level, positions.at(slice(low, low + TOGETHER)))
+            hosted = self._hosted(level, positions.at(slice(low, low + TOGETHER)))
             bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
         del self._unfinished[level, pace]
         return DeviceRuns(positions, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
@@ -507,8 +522,8 @@ class PartitionProgram:
         slow = float(self.space.slowness_of(self.space.hosts[level]))
         return np.asarray(
             sum(
-                (slow * stage_time(self.space, stage.low, stage.high)) ** 2
-                for stage in self.hosted(level, candidates)
+                (slow * _stage_time(self.space, stage.low, stage.high)) ** 2
+                for stage in self._hosted(level, candidates)
             )
         )
 
