@@ -9,9 +9,7 @@ microbatches. `headroom` is the limit minus static memory.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from functools import lru_cache
-from math import floor
 from typing import NamedTuple
 
 from ppopt.rechecker.claim import Claim
@@ -64,7 +62,6 @@ class DeviceTime:
             return self.work(stages)
         bound = self._of_run(device, stages, first, self._batches)
         if self._sums.limits is not None:
-            bound = max(bound, self._by_area(device, stages))
             bound = max(bound, self._repeated(device, stages, first))
         return bound
 
@@ -305,49 +302,7 @@ class DeviceTime:
         up = sums.gradient[last.high] - sums.gradient[stage.high] + _over(sums.up, stage, last)
         return up + self._longer(stages[position + 1 :])[1]
 
-    def _by_area(self, device: int, stages: tuple[StageRange, ...]) -> int:
-        """Memory times time: the area of all microbatches fits into headroom times makespan.
-
-        The headroom is neither full at the start nor at the end: operations fill and free it one by
-        one.
-        """
-        headroom = self._headroom(device, stages)
-        costs = [self._costs(stage) for stage in stages]
-        if headroom is None or headroom <= 0:
-            return 0
-        memory_time = 0
-        for stage, c in zip(stages, costs, strict=True):
-            memory_time += c.k * (c.f + self._beyond(stage) + c.g) + c.p * c.r
-            memory_time += 0 if self._claim.fused else max(0, c.p - c.k) * c.g
-        area = Fraction(self._batches * memory_time)
-        allocations = [(c.f, c.k) for c in costs]
-        releases = [(c.g, c.k) for c in costs]
-        if not self._claim.fused:
-            allocations += [(c.g, max(0, c.p - c.k)) for c in costs]
-            releases = [(c.g, max(0, c.k - c.p)) for c in costs] + [(c.r, c.p) for c in costs]
-        (rise, free_at_start), (fall, free_at_end) = (
-            _ramp(allocations, headroom),
-            _ramp(releases, headroom),
-        )
-        if rise + fall <= self._batches * sum(c.f + c.g + c.r for c in costs):
-            area += free_at_start + free_at_end
-        return self._head(stages, 0) + floor(area / headroom)
-
 
 def _over(way: Way, lower: StageRange, upper: StageRange) -> int:
     """Minimum delays over the boundaries between two stages; `lower` may be `upper`."""
     return way.between(lower.stage_id, lower.high, upper.stage_id - 1, upper.low)
-
-
-def _ramp(operations: list[tuple[int, int]], headroom: int) -> tuple[Fraction, Fraction]:
-    """Minimum time in which operations of (time, memory) fill the headroom, and the free area.
-
-    After time t at most the largest operation's memory plus t times the best rate is live.
-    """
-    rates = [Fraction(memory, time) if time else None for time, memory in operations if memory]
-    largest = max(memory for _, memory in operations)
-    if not rates or None in rates or largest >= headroom:
-        return Fraction(0), Fraction(0)
-    rate = max(rate for rate in rates if rate is not None)
-    length = (headroom - largest) / rate
-    return length, length * (headroom - largest) / 2
