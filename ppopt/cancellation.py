@@ -66,9 +66,14 @@ def shield() -> Iterator[None]:
         _end.reset(outer)
 
 
+def within(seconds: float) -> AbstractContextManager[Scope]:
+    """A scope of so many seconds."""
+    return scope(time.monotonic() + seconds)
+
+
 def part(share: float) -> AbstractContextManager[Scope]:
     """A scope of a share of the time left."""
-    return scope(time.monotonic() + share * seconds_left())
+    return within(share * seconds_left())
 
 
 def equal_share(waiting: int) -> float:
@@ -78,15 +83,13 @@ def equal_share(waiting: int) -> float:
 
 def checkpoint() -> None:
     """Raise TimeoutError once an enclosing scope is over."""
-    end = _end.get()
-    if end is not None and (time.monotonic() >= end or RECORD.signals):
+    if over():
         raise TimeoutError
 
 
 def over() -> bool:
     """Whether an enclosing scope is over: for work that then gives a coarser answer."""
-    end = _end.get()
-    return end is not None and (time.monotonic() >= end or bool(RECORD.signals))
+    return seconds_left() <= 0
 
 
 def each(items: Iterable[Item]) -> Iterator[Item]:
@@ -98,6 +101,8 @@ def each(items: Iterable[Item]) -> Iterator[Item]:
 
 
 def seconds_left() -> float:
-    """Seconds until the first of the enclosing scopes ends."""
+    """Seconds until the first of the enclosing scopes ends; 0 after Ctrl-C."""
     end = _end.get()
-    return inf if end is None else end - time.monotonic()
+    if end is None:
+        return inf
+    return 0.0 if RECORD.signals else end - time.monotonic()

@@ -7,12 +7,12 @@ from typing import Any
 
 from ppopt.app.limits import Limits
 from ppopt.app.query import CONFIG, FIELDS, MODEL, STRATEGIES, Query
+from ppopt.cancellation import within
 from ppopt.errors import InputError
 from ppopt.formats import schedule_json, torch_csv
 from ppopt.problem.settings import NAMED
 from ppopt.report.html import page, page_parts
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.studies.baselines import evaluate_all
 
 TITLE = "ppopt"
@@ -32,14 +32,14 @@ class Drawing:
         self.skipped: tuple[tuple[str, str], ...] = ()
         """Strategies that are left out, each with the reason."""
         if query.strategies:
-            timed, self.skipped = evaluate_all(
-                pipeline,
-                query.objective,
-                query.options,
-                deadline=Deadline.after(limits.draw_seconds),
-                names=query.strategies,
-                search_seconds=limits.choosing_seconds,
-            )
+            with within(limits.draw_seconds):
+                timed, self.skipped = evaluate_all(
+                    pipeline,
+                    query.objective,
+                    query.options,
+                    names=query.strategies,
+                    search_seconds=limits.choosing_seconds,
+                )
         self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in timed}
         """By the name of the strategy."""
         if optimum is not None:

@@ -79,7 +79,7 @@ def solve(
     from ppopt.report.search_text import describe_next_step
     from ppopt.solver.parameters import SolveParams
     from ppopt.solver.solve import solve as search
-    from ppopt.studies.baselines import baseline, best_other_placement, end_of_evaluation
+    from ppopt.studies.baselines import after_search, baseline, best_other_placement
 
     params = SolveParams(without=frozenset(without or ()))
     start, pipeline = (None, settings.pipeline()) if hint is None else _hint(settings, hint)
@@ -100,9 +100,9 @@ def solve(
         else:
             result, not_stored = _stored(settings, pipeline, storage, line.update)
         line.update("baselines")
-        deadline = end_of_evaluation(result)
-        best_baseline = baseline(result, pipeline, deadline)
-        elsewhere = best_other_placement(pipeline, result, best_baseline, deadline)
+        with after_search(result.provenance.time_limit, result.solve_seconds):
+            best_baseline = baseline(result, pipeline)
+            elsewhere = best_other_placement(pipeline, result, best_baseline)
     report = report_result(result, best_baseline, elsewhere, stopped_early=result.interrupted)
     code = output.show_result(
         settings, report, result_object, details=details, last=describe_next_step(report, pipeline)
@@ -293,15 +293,16 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     from ppopt.cli import output, progress
     from ppopt.formats.typed_values import share
     from ppopt.report.frontier_report import report_frontier
-    from ppopt.studies.frontier_placements import frontier_of_placements
+    from ppopt.studies.frontier import frontier as search
 
     output.refuse_orders(settings, "frontier")
     near = None if within is None else share("within", within)
-    pipelines = _of_all_placements(settings)
+    pipeline, *others = _of_all_placements(settings)
     options = strategy_options(settings)
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
-        curve = frontier_of_placements(
-            pipelines,
+        curve = search(
+            pipeline,
+            also=others,
             options=options,
             **search_options(settings),
             progress=line.update,

@@ -11,8 +11,9 @@ but the user may.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from fractions import Fraction
 from functools import reduce
@@ -21,6 +22,7 @@ from operator import or_
 from typing import Any, NamedTuple
 
 from ppopt import interrupts
+from ppopt.cancellation import Scope, equal_share, part, scope, seconds_left, shield, within
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -28,7 +30,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
@@ -112,57 +113,54 @@ class Evaluation(NamedTuple):
 def evaluate_strategies(
     requests: Sequence[EvaluationRequest],
     objective: Objective,
-    deadline: Deadline,
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
     max_descents: float = inf,
     at_least_one: bool = False,
+    tell: Callable[[str], None] = lambda _: None,
 ) -> Iterator[Evaluation]:
-    """Evaluate strategies until a deadline, each with the best partition and recompute found.
+    """Evaluate strategies in the time left, each with the best partition and recompute found.
 
     If partition or recompute is open, every strategy first gets a short search; then each search
     continues for up to twice an equal share of the remaining time. Skipped are strategies that do
     not apply, and those whose estimated time exceeds the remaining time or `max_seconds`. The
-    searches end after `search_seconds`, if that is earlier than the deadline, but each strategy
-    that is started has a first search. `max_descents` limits the descents of a search that
-    continues. With `at_least_one`, strategies are started until one
-    applies, even after the deadline. Names of strategies are reported as progress of the deadline.
-    After Ctrl-C, strategies that were not started are skipped.
+    searches end after `search_seconds`, if that is earlier, but each strategy that is started has a
+    first search. `max_descents` limits the descents of a search that continues. With
+    `at_least_one`, strategies are started until one applies, even if no time is left. `tell`
+    receives the names of strategies. After Ctrl-C, strategies that were not started are skipped.
     """
-    search_deadline = deadline.within(search_seconds)
+    end = time.monotonic() + search_seconds
     started: list[Evaluation] = []
     unfinished = 0.0
     """Estimated seconds to build the schedules of the searches that were started."""
     needs_one = at_least_one
     for position, request in enumerate(requests):
-        turn = search_deadline.share_with(len(requests) - position - 1).share(FIRST_SEARCH_SHARE)
-        seconds_left = inf if needs_one else deadline.left - unfinished
-        slow = _seconds(request) > max_seconds or _seconds_of_start(request) > seconds_left
         if interrupts.pressed():
             break
-        evaluation = (
-            Evaluation(0, request.strategy.name, reason=OUT_OF_TIME, out_of_time=True)
-            if slow
-            else _begin(request, objective, deadline, turn)
-        )
-        evaluation = evaluation._replace(position=position)
+        budget = inf if needs_one else seconds_left() - unfinished
+        evaluation = Evaluation(position, request.strategy.name)
+        if _seconds(request) > max_seconds or _seconds_of_start(request) > budget:
+            evaluation = evaluation._replace(reason=OUT_OF_TIME, out_of_time=True)
+        else:
+            tell(f"strategy {evaluation.name}")
+            share = FIRST_SEARCH_SHARE * equal_share(len(requests) - position - 1)
+            evaluation = _begin(evaluation, request, objective, end, share)
         needs_one &= bool(evaluation.reason)
         if evaluation.search is None:
             yield evaluation
         else:
             unfinished += _seconds(request)
             started.append(evaluation)
-    for index, evaluation in enumerate(started):
-        search, turn = evaluation.search, search_deadline.share_with(len(started) - index - 1)
+    for waiting, evaluation in zip(reversed(range(len(started))), started, strict=True):
+        search, began = evaluation.search, time.monotonic()
         assert search is not None
         if not interrupts.pressed():
-            deadline.tell(f"strategy {evaluation.name}")
-            with turn.within(MAX_SEARCH_SECONDS).scope():
+            tell(f"strategy {evaluation.name}")
+            with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
                 search.descend_until_stalled(max_descents)
-        yield evaluation._replace(
-            schedule=search.schedule(), seconds=evaluation.seconds + turn.spent
-        )
+        seconds = evaluation.seconds + time.monotonic() - began
+        yield evaluation._replace(schedule=search.schedule(), seconds=seconds)
 
 
 def _seconds(request: EvaluationRequest) -> float:
@@ -178,27 +176,32 @@ def _seconds_of_start(request: EvaluationRequest) -> float:
 
 
 def _begin(
+    evaluation: Evaluation,
     request: EvaluationRequest,
     objective: Objective,
-    deadline: Deadline,
-    turn: Deadline,
+    end: float,
+    share: float,
 ) -> Evaluation:
-    """Evaluate a strategy or, if something is open, start the search for it."""
-    evaluation = Evaluation(0, request.strategy.name)
-    deadline.tell(f"strategy {evaluation.name}")
+    """Evaluate a strategy or, if something is open, start the search for it.
+
+    The first search takes a share of the time left until `end`.
+    """
     _LOG.info("strategy %s", evaluation.name)
+    began = time.monotonic()
     try:
-        if not has_open_choices(request.pipeline):
-            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
-            return evaluation._replace(schedule=schedule, seconds=turn.spent)
-        search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
+        with shield():
+            if not has_open_choices(request.pipeline):
+                schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+                seconds = time.monotonic() - began
+                return evaluation._replace(schedule=schedule, seconds=seconds)
+            search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
+            for hint in request.hints:
+                search.start_from(hint)
     except NotApplicableError as error:
         return evaluation._replace(reason=str(error))
-    for hint in request.hints:
-        search.start_from(hint)
-    with turn.scope():
+    with scope(end), part(share):
         search.descend(1)
-    return evaluation._replace(search=search, seconds=turn.spent)
+    return evaluation._replace(search=search, seconds=time.monotonic() - began)
 
 
 def evaluate_all(
@@ -206,18 +209,15 @@ def evaluate_all(
     objective: Objective,
     options: Options,
     backward_kind: BackwardKind = BackwardKind.MIXED,
-    deadline: Deadline = NO_DEADLINE,
     *,
     names: Collection[str] | None = None,
-    search_seconds: float = inf,
-    at_least_one: bool = False,
+    **limits: Any,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy with the chunks and placement that it prescribes, until a deadline.
+    """Evaluate every strategy with the chunks and placement that it prescribes, in the time left.
 
     Returns the schedules with the seconds that each took, and the skipped strategies, each with the
-    reason. `names` are the strategies to evaluate; None: all. `search_seconds` and `at_least_one`
-    are those of `evaluate_strategies`. After Ctrl-C, strategies that were not evaluated are
-    skipped.
+    reason. `names` are the strategies to evaluate; None: all. `limits` are arguments of
+    `evaluate_strategies`. After Ctrl-C, strategies that were not evaluated are skipped.
     """
     skipped, requests = [], []
     strategies = registry().values() if names is None else map(resolve, names)
@@ -234,11 +234,7 @@ def evaluate_all(
             )
         except NotApplicableError as error:
             skipped.append((name, str(error)))
-    evaluations = list(
-        evaluate_strategies(
-            requests, objective, deadline, search_seconds=search_seconds, at_least_one=at_least_one
-        )
-    )
+    evaluations = list(evaluate_strategies(requests, objective, **limits))
     schedules: list[tuple[Schedule, float]] = []
     for evaluation in evaluations:
         if evaluation.schedule is None:
@@ -251,24 +247,22 @@ def evaluate_all(
     return schedules, tuple(sorted(skipped))
 
 
-def baseline(
-    result: Result, asked: Pipeline | None = None, deadline: Deadline | None = None
-) -> Baseline | None:
+def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
     """Find the best strategy with the placement of a search, with default options.
 
     `asked` is the pipeline that was requested; None: the open decisions are read from the proof. If
     the search chose partition or recompute, they are also searched for every strategy
     (`ppopt.best_choice`), starting from those of the best schedule. Strategies of fixed order come
     first. The evaluation ends with the first strategy that reaches the lower bound. Strategies that
-    are slow on so many operations, or slower than the time left until the deadline (default:
-    `end_of_evaluation`), are skipped. Returns None if no strategy is within the memory limits, or
-    if the search was interrupted or proved that no schedule is.
+    are slow on so many operations, or slower than the time left, are skipped. Returns None if no
+    strategy is within the memory limits, or if the search was interrupted or proved that no
+    schedule is.
     """
     if _is_without(result):
         return None
     chosen = _chosen(result) if asked is None else open_decisions(asked)
     chosen &= ~OpenDecisions.RECOMPUTE_SET
-    searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
+    searched = _pipeline_of(result)
     pipeline = _with_open(searched, chosen)
     of_placement = [
         request._replace(hints=(searched,))
@@ -277,9 +271,7 @@ def baseline(
     ]
     of_placement.sort(key=lambda request: request.strategy.adaptive)
     best_found, schedules, skipped = None, list[Schedule](), list[str]()
-    for evaluation in evaluate_strategies(
-        of_placement, result.objective, deadline, max_seconds=MAX_SECONDS
-    ):
+    for evaluation in evaluate_strategies(of_placement, result.objective, max_seconds=MAX_SECONDS):
         if evaluation.out_of_time:
             skipped.append(evaluation.name)
         schedules += filter(None, (evaluation.schedule,))
@@ -294,31 +286,27 @@ def baseline(
 
 
 def best_other_placement(
-    requested: Pipeline,
-    result: Result,
-    reference: Baseline | None,
-    deadline: Deadline | None = None,
+    requested: Pipeline, result: Result, reference: Baseline | None
 ) -> Baseline | None:
     """Find the best strategy with another placement, within the memory limits of a search.
 
-    `requested` is the pipeline of the search; `deadline` is as for `baseline`. Every strategy has
-    default options and the placement and chunks that it prescribes, or the search's chunks if it
-    works with any number. If partition or recompute was searched, they are searched for every
-    strategy. Skips strategies that: contradict a fixed partition; divide unequal stages into
-    chunks; change the number of slices; need two copies of the weights, if the pipeline does not
-    state the weight memory; are slow to evaluate. Returns None if none is better than `reference`,
-    the baseline of the search.
+    `requested` is the pipeline of the search. Every strategy has default options and the placement
+    and chunks that it prescribes, or the search's chunks if it works with any number. If partition
+    or recompute was searched, they are searched for every strategy. Skips strategies that:
+    contradict a fixed partition; divide unequal stages into chunks; change the number of slices;
+    need two copies of the weights, if the pipeline does not state the weight memory; are slow to
+    evaluate. Returns None if none is better than `reference`, the baseline of the search.
     """
     if _is_without(result):
         return None
-    searched, deadline = _pipeline_of(result), deadline or end_of_evaluation(result)
-    unplaced, max_seconds = _unplaced(requested, searched), MAX_SECONDS_OTHER_PLACEMENT
+    searched, max_seconds = _pipeline_of(result), MAX_SECONDS_OTHER_PLACEMENT
+    unplaced = _unplaced(requested, searched)
     requests = [
         request
         for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
-    evaluations = evaluate_strategies(requests, result.objective, deadline, max_seconds=max_seconds)
+    evaluations = evaluate_strategies(requests, result.objective, max_seconds=max_seconds)
     baselines = [
         _baseline_of(evaluation.schedule, result)
         for evaluation in evaluations
@@ -361,13 +349,9 @@ def _is_without(result: Result) -> bool:
     return result.interrupted or result.status is Status.INFEASIBLE
 
 
-def end_of_evaluation(result: Result) -> Deadline:
-    """Deadline for evaluating strategies after a search that ends now.
-
-    The deadline is a little beyond the time limit of the search.
-    """
-    limit = OVERRUN_FACTOR * result.provenance.time_limit + GRACE
-    return Deadline.after(limit - result.solve_seconds)
+def after_search(time_limit: float, spent: float) -> AbstractContextManager[Scope]:
+    """Scope for evaluating strategies after a search: it ends slightly after the time limit."""
+    return within(OVERRUN_FACTOR * time_limit + GRACE - spent)
 
 
 def best(schedules: Iterable[Schedule], result: Result) -> Baseline | None:

@@ -264,17 +264,17 @@ def compare(
     tell: Callable[[Progress | str], None] = progress or (lambda _: None)
     kind = BackwardKind.read(backward_kind)
     own_schedule = current_schedule(current, pipeline, objective, options)
-    evaluation = replace(deadline, progress=lambda state: tell(state.phase), stop=None)
-    evaluated, skipped = evaluate_all(
-        pipeline,
-        objective,
-        options or Options(),
-        kind,
-        evaluation,
-        names=strategies,
-        search_seconds=CHOICE_SHARE * time_limit - deadline.spent,
-        at_least_one=True,
-    )
+    with deadline.scope():
+        evaluated, skipped = evaluate_all(
+            pipeline,
+            objective,
+            options or Options(),
+            kind,
+            names=strategies,
+            search_seconds=CHOICE_SHARE * time_limit - deadline.spent,
+            at_least_one=True,
+            tell=tell,
+        )
     optima = _optima(
         {each.layout: problem_of(each, objective, kind) for each in problems},
         search_options,

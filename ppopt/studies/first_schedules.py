@@ -22,7 +22,6 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
@@ -41,27 +40,22 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
             yield from _after(StrategySearch.evaluate_first, first, first.balanced)
 
 
-def in_best_configuration(first: FirstSchedules, deadline: Deadline) -> Iterator[Schedule]:
+def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
     """Schedule of the usual strategy, with the partition and recompute of one descent.
 
-    Nothing if neither is searched, or if no descent ends within the limits by the deadline.
+    Nothing if neither is searched, or if no descent ends within the limits in the time left.
     """
     if has_open_choices(first.pipeline):
         with suppress(NotApplicableError):
-            once = methodcaller("descend", 1)
-            yield from _after(once, first, first.pipeline, deadline)
+            yield from _after(methodcaller("descend", 1), first, first.pipeline)
 
 
 def _after(
-    run: Callable[[StrategySearch], None],
-    first: FirstSchedules,
-    pipeline: Pipeline,
-    deadline: Deadline = NO_DEADLINE,
+    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
 ) -> Iterator[Schedule]:
     """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
     search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
-    with deadline.scope():
-        run(search)
+    run(search)
     if search.fits:
         yield search.schedule()
 

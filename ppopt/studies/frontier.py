@@ -3,33 +3,31 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
-from math import ceil, inf
-from typing import TYPE_CHECKING, NamedTuple
+from math import inf
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt import interrupts
+from ppopt.cancellation import part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.problem import Problem
-from ppopt.problem.units import with_unit
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import open_decisions
-from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
+from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import GRACE, OUT_OF_TIME, OVERRUN_FACTOR, evaluate_all
+from ppopt.studies.baselines import OUT_OF_TIME, after_search, evaluate_all
 from ppopt.studies.evaluate import objective_value, peak_memory
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, non_dominated
-from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of
+from ppopt.studies.frontier_curve import Curve, ParetoPoint
+from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of, placement_name
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.verifier import checked
 
@@ -192,6 +190,7 @@ def _value(point: FrontierPoint) -> Fraction:
 def frontier(
     pipeline: Pipeline,
     *,
+    also: Sequence[Pipeline] = (),
     objective: Objective | str = Objective.MAKESPAN,
     backward_kind: BackwardKind | str | None = None,
     options: Options | None = None,
@@ -204,7 +203,8 @@ def frontier(
     """Find every memory limit at which the optimum changes, with the schedules.
 
     If the partition, the placement or the recompute of the pipeline is open, every point has its
-    own best ones, and the bounds cover all of them.
+    own best ones, and the bounds cover all of them. So it is with the pipelines of `also`: the same
+    with another placement or other chunks.
 
     One limit holds for every device, static memory included, together with the pipeline's own
     limits. `time_limit` seconds cover all searches, from `began` (of `time.monotonic`) or else from
@@ -214,107 +214,89 @@ def frontier(
     """
     check_type("pipeline", pipeline, Pipeline)
     request = checked_options(time_limit, workers, seed, progress=progress, began=began)
-    problem = problem_of(pipeline, Objective(objective), BackwardKind.read(backward_kind))
-    search = FrontierSearch(problem, request, options or Options())
-    search.run()
-    return search.frontier(request.deadline.spent)
+    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
+    pipelines = (pipeline, *also)
+    space = frontier_problem_of(*(problem_of(each, objective, kind) for each in pipelines))
+    curve = Curve([] if space.impossible else space.limits)
+    search = ParetoSearch(space, request, curve)
+    evaluate = partial(_evaluated, pipelines, objective, options or Options(), kind)
+    evaluated, skipped = _run(search, evaluate)
+    points = tuple(_point(search, point) for point in curve.points)
+    return Frontier(
+        pipeline=pipeline,
+        objective=objective,
+        backward_kind=kind,
+        status=_status(curve, space.impossible),
+        proof=space.impossible or _proof(search),
+        points=points,
+        bounds=_bounds(space, curve),
+        baselines=_baselines(space, evaluated, points),
+        skipped=skipped,
+        provenance=request.provenance,
+        solve_seconds=request.deadline.spent,
+        interrupted=interrupts.pressed(),
+        placements=tuple(map(placement_name, pipelines)) if also else (),
+    )
 
 
-class FrontierSearch:
-    """The search of a frontier, and the strategies that it starts from."""
-
-    def __init__(self, problem: Problem, search_options: SolveOptions, options: Options) -> None:
-        """`search_options` are those of the request that the search is part of."""
-        self._problem = problem
-        self._space = frontier_problem_of(problem)
-        self._impossible = self._space.impossible
-        self.curve = Curve([] if self._impossible else self._space.limits)
-        self._search = ParetoSearch(self._space, search_options, self.curve)
-        self._evaluate = partial(
-            evaluate_all, problem.pipeline, problem.objective, options, problem.backward_kind
-        )
-        self._evaluated: _Evaluated = []
-        self._skipped: _Skipped = ()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether a limit is open."""
-        return next(self.curve.open(), None) is not None
-
-    @property
-    def values(self) -> list[tuple[Fraction, Fraction]]:
-        """Limit and value of every point, in the user's units."""
-        return [(self._space.memory(point.limit), point.value) for point in self.curve.points]
-
-    def set_rivals(self, values: Iterable[tuple[Fraction, Fraction]]) -> None:
-        """Close the limits whose bound reaches these values of other placements."""
-        per_unit = self._space.memory_per_unit
-        self.curve.rivals = non_dominated(
-            (ceil(memory * per_unit), value) for memory, value in values
-        )
-
-    def run(self) -> None:
-        """Evaluate the strategies, and search from them."""
-        deadline = self._search.options.deadline
-        seconds = self._search.options.params.frontier.strategies * deadline.seconds
-        self._evaluated, self._skipped = self._evaluate(deadline.within(seconds))
-        if not self._impossible:
-            known = [schedule for schedule, _ in self._evaluated]
-            first = self._space.first_schedules(known, deadline.within(2 * seconds))
-            self._search.run([*known, *first])
-        if interrupts.pressed():
-            return
-        late, self._skipped = _evaluated_late(self._evaluate, self._skipped, deadline)
-        self._evaluated += late
-        if late and not self._impossible:
-            self._search.seed(schedule for schedule, _ in late)
-
-    def resume(self, deadline: Deadline) -> None:
-        """Search the limits that are still open."""
-        self._search.options = self._search.options.with_deadline(deadline)
-        self._search.resume()
-
-    def frontier(self, seconds: float) -> Frontier:
-        """The frontier as far as it is known after some seconds."""
-        problem, space, curve = self._problem, self._space, self.curve
-        points = tuple(_point(self._search, point) for point in curve.points)
-        return Frontier(
-            pipeline=problem.pipeline,
-            objective=problem.objective,
-            backward_kind=problem.backward_kind,
-            status=_status(curve, self._impossible),
-            proof=self._impossible or _proof(self._search),
-            points=points,
-            bounds=_bounds(space, curve),
-            baselines=_baselines(space, self._evaluated, points),
-            skipped=self._skipped,
-            provenance=self._search.options.provenance,
-            solve_seconds=seconds,
-            interrupted=interrupts.pressed(),
-        )
-
-
-def _evaluated_late(
-    evaluate: Callable[..., tuple[_Evaluated, _Skipped]], skipped: _Skipped, deadline: Deadline
+def _run(
+    search: ParetoSearch, evaluate: Callable[..., tuple[_Evaluated, _Skipped]]
 ) -> tuple[_Evaluated, _Skipped]:
-    """Evaluate strategies that were skipped for lack of time; also return those still skipped.
+    """Evaluate the strategies, and search from them; returns `evaluate` of all strategies.
 
-    `evaluate` is `evaluate_all` of the pipeline. The evaluation ends slightly after the deadline.
+    Strategies that were skipped for lack of time are evaluated after the search, which then ends
+    slightly after the time limit.
     """
+    space, deadline = search.space, search.options.deadline
+    seconds = search.options.params.frontier.strategies * deadline.seconds
+    with deadline.scope():
+        with within(seconds):
+            evaluated, skipped = evaluate(tell=deadline.tell)
+        if not space.impossible:
+            starts = [schedule for schedule, _ in evaluated]
+            with within(2 * seconds - deadline.spent):
+                starts.extend(space.first_schedules(list(starts)))
+            search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
-    if not late:
-        return [], skipped
-    end = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
-    evaluated, still_skipped = evaluate(end, names=late)
+    if not late or interrupts.pressed():
+        return evaluated, skipped
+    with after_search(deadline.seconds, deadline.spent):
+        further, still_skipped = evaluate(names=late)
+    if not space.impossible:
+        search.seed(schedule for schedule, _ in further)
     not_retried = [entry for entry in skipped if entry[0] not in late]
-    return evaluated, tuple(sorted([*not_retried, *still_skipped]))
+    return evaluated + further, tuple(sorted([*not_retried, *still_skipped]))
+
+
+def _evaluated(
+    pipelines: Sequence[Pipeline],
+    objective: Objective,
+    options: Options,
+    kind: BackwardKind,
+    **limits: Any,
+) -> tuple[_Evaluated, _Skipped]:
+    """Evaluate the strategies on several pipelines; skipped are those that apply to none."""
+    known = dict[tuple[Any, ...], tuple[Schedule, float]]()
+    skipped = dict[str, str]()
+    for waiting, pipeline in zip(reversed(range(len(pipelines))), pipelines, strict=True):
+        with part(1 / (waiting + 1)):
+            schedules, left_out = evaluate_all(pipeline, objective, options, kind, **limits)
+        skipped = dict(left_out) | skipped
+        for schedule, seconds in schedules:
+            strategy = schedule.origin.strategy
+            key = strategy, peak_memory(schedule), objective_value(schedule, objective)
+            known.setdefault(key, (schedule, seconds))
+    names = {strategy for strategy, *_ in known}
+    return list(known.values()), tuple(
+        sorted(each for each in skipped.items() if each[0] not in names)
+    )
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     """Point of a schedule, verified under its own limit."""
     space, curve = search.space, search.curve
     limit = space.memory(point.limit)
-    proved = _proved(space, curve, point.limit)
+    proved = space.bound_of(point.schedule, curve, point.limit)
     pipeline = space.with_limit(point.schedule, limit)
     result = Result(
         pipeline=pipeline,
@@ -324,7 +306,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         schedule=None,
         value=point.value,
         lower_bound=proved.value,
-        proof=proved.proof + space.scope(proved),
+        proof=proved.proof,
         certificate=proved.certificate,
         provenance=search.options.provenance,
         solve_seconds=search.spent[point.limit],
@@ -333,18 +315,6 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     return FrontierPoint(
         limit, replace(result, schedule=checked(schedule)), _is_limit_proved(curve, point)
     )
-
-
-def _proved(space: FrontierProblem, curve: Curve, limit: int) -> Proved:
-    """Best bound for a limit; its proof names the larger limit for which it was proved, if any."""
-    proved = curve.bound(limit)
-    if proved is None:
-        return space.initial_bound()
-    if proved.limit == limit:
-        return proved
-    larger = with_unit(space.memory(proved.limit), space.problem.pipeline.memory_unit)
-    text = f"{proved.proof} (proved for the larger limit {larger}, which covers this one)"
-    return proved._replace(proof=text)
 
 
 def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:
@@ -377,7 +347,7 @@ def _proof(search: ParetoSearch) -> str:
     """Why every limit below the first point's is infeasible, or why there is no point."""
     curve, space = search.curve, search.space
     if _is_impossible(curve):
-        text = space.infeasible_text("the pipeline's own limits", search.impossible)
+        text = space.infeasible_text("the pipeline's own limits", curve.why)
         return text + space.backward_kinds
     if not curve.points:
         return "no schedule was found within the time limit"
@@ -385,7 +355,7 @@ def _proof(search: ParetoSearch) -> str:
     if infeasible is not None and space.memory(first.limit) == infeasible[0]:
         return infeasible[1]
     if _is_limit_proved(curve, first):
-        return space.infeasible_text("the next smaller limit", search.impossible)
+        return space.infeasible_text("the next smaller limit", curve.why)
     return (
         f"{infeasible[1]}; limits in between were not proved impossible"
         if infeasible

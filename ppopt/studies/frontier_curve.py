@@ -8,16 +8,16 @@ every limit from its own downwards.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 from math import inf
-from operator import itemgetter
 from typing import NamedTuple
 
 from ppopt.schedule.origin import Certificate
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.result import Result
 
 Value = Fraction | float
 """A value; infinite if there is no schedule."""
@@ -56,15 +56,6 @@ class Segment(NamedTuple):
     """Improvement of the best schedule of the next segment over this segment's."""
 
 
-def non_dominated(points: Iterable[tuple[int, Fraction]]) -> list[tuple[int, Fraction]]:
-    """Limits and values by limit ascending, each value lower than those of smaller limits."""
-    known: list[tuple[int, Fraction]] = []
-    for limit, value in sorted(points):
-        if not known or value < known[-1][1]:
-            known.append((limit, value))
-    return known
-
-
 @dataclass
 class Curve:
     """Schedules found and bounds proved, per limit."""
@@ -77,9 +68,8 @@ class Curve:
     """Non-dominated bounds by limit ascending, bound descending."""
     impossible: int = -1
     """Largest limit proved to allow no schedule."""
-    rivals: Sequence[tuple[int, Fraction]] = ()
-    """Limits and values of other placements by limit ascending, value descending: a limit is closed
-    if its bound reaches their value."""
+    why: str = ""
+    """Proof of that."""
 
     def best(self, limit: int) -> ParetoPoint | None:
         """Best schedule found within a limit."""
@@ -90,11 +80,6 @@ class Curve:
         """Schedule of minimum memory above a limit."""
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
         return self.points[index] if index < len(self.points) else None
-
-    def rival(self, limit: int) -> Value:
-        """Best value of other placements within a limit."""
-        index = bisect_right(self.rivals, limit, key=itemgetter(0))
-        return self.rivals[index - 1][1] if index else inf
 
     def bound(self, limit: int) -> Proved | None:
         """Best bound proved for a limit."""
@@ -117,6 +102,13 @@ class Curve:
         self.points = sorted([*retained, new])
         return True
 
+    def learn(self, limit: int, result: Result, proof: str) -> None:
+        """Add what a search within a limit has proved."""
+        if result.lower_bound is not None:
+            self.add_bound(Proved(limit, result.lower_bound, proof, result.certificate))
+        elif limit > self.impossible:
+            self.impossible, self.why = limit, proof
+
     def add_bound(self, new: Proved) -> None:
         """Add a bound unless one of the same or a larger limit is as good."""
         if self.lower_bound(new.limit) < new.value:
@@ -127,11 +119,8 @@ class Curve:
 
     def open(self) -> Iterator[Segment]:
         """Limits whose optimum is not proved, in segments with one best value each."""
-        known = non_dominated(
-            [*((point.limit, point.value) for point in self.points), *self.rivals]
-        )
-        starts = [bisect_left(self.limits, limit) for limit, _ in known]
-        values: list[Value] = [inf, *(value for _, value in known)]
+        starts = [bisect_left(self.limits, point.limit) for point in self.points]
+        values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
         next_values = [*values[1:], inf]
         for (first, after), value, better in zip(edges, values, next_values, strict=True):

@@ -7,12 +7,13 @@ peak upwards, and a bound over all of them holds for every limit from its own do
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import floor, inf
+from functools import cached_property
+from math import floor, inf, lcm
 
-from ppopt.cancellation import scope
+from ppopt.cancellation import over, scope
 from ppopt.errors import InputError
 from ppopt.problem import exact, microbatches, placement
 from ppopt.problem.cost_table import LAYER_COSTS, ZERO
@@ -22,7 +23,7 @@ from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import refuse_unhandled
-from ppopt.problem.units import Unit
+from ppopt.problem.units import Unit, with_unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import codes, convert_backwards
@@ -33,11 +34,10 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result
+from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
@@ -45,7 +45,7 @@ from ppopt.studies.baselines import comparable
 from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.first_schedules import in_best_configuration
-from ppopt.studies.frontier_curve import Proved
+from ppopt.studies.frontier_curve import Curve, Proved
 
 NUM_FIRST_LIMITS = 12
 """Number of limits at which strategies are evaluated before the search."""
@@ -146,8 +146,8 @@ class FrontierProblem:
                 orders = convert_backwards(pipeline, operations, restriction.backward_kind)
                 yield timing.schedule(pipeline, orders, objective)
 
-    def first_schedules(self, known: Iterable[Schedule], deadline: Deadline) -> Iterator[Schedule]:
-        """Schedules of the usual strategy within evenly spaced limits, until the deadline.
+    def first_schedules(self, known: Iterable[Schedule]) -> Iterator[Schedule]:
+        """Schedules of the usual strategy within evenly spaced limits, in the time left.
 
         The limits are between the smallest peak with recompute and offload by rules, or the
         smallest limit, and the largest
@@ -164,12 +164,12 @@ class FrontierProblem:
             usual = (self.point(schedule)[0] for first in by_rule for schedule in first.usual())
             low = min(usual, default=low)
         for step in range(NUM_FIRST_LIMITS, -1, -1):
-            if deadline.over:
+            if over():
                 return
             limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
             limited = limit_candidates.with_limit(pipeline, limit)
             first = FirstSchedules(limited, self.problem.objective)
-            yield from in_best_configuration(first, deadline)
+            yield from in_best_configuration(first)
 
     def search(
         self,
@@ -222,6 +222,20 @@ class FrontierProblem:
     def scope(self, proved: Proved) -> str:  # noqa: ARG002
         """Text on the space of a bound; empty if its proof contains it."""
         return ""
+
+    def bound_at(self, curve: Curve, limit: int) -> Proved:
+        """Best bound for a limit; its proof names the larger limit of its proof, if any."""
+        proved = curve.bound(limit)
+        if proved is None or proved.limit == limit:
+            return proved or self.initial_bound()
+        larger = with_unit(self.memory(proved.limit), self.problem.pipeline.memory_unit)
+        text = f"{proved.proof} (proved for the larger limit {larger}, which covers this one)"
+        return proved._replace(proof=text)
+
+    def bound_of(self, schedule: Schedule, curve: Curve, limit: int) -> Proved:  # noqa: ARG002
+        """Best bound for the limit of a schedule, with the scope of its proof."""
+        proved = self.bound_at(curve, limit)
+        return proved._replace(proof=proved.proof + self.scope(proved))
 
     def infeasible_text(self, where: str, why: str) -> str:
         """Text for limits that a search has proved infeasible."""
@@ -331,11 +345,169 @@ class FixedPipelineProblem(FrontierProblem):
         return f"all orders were searched, and none is within {where}"
 
 
-def frontier_problem_of(problem: Problem) -> FrontierProblem:
+class PlacementsProblem(FrontierProblem):
+    """Pipelines that differ in placement and chunks: the best of any counts.
+
+    Each is searched by itself, and its search ends at the best value of those before it. A bound
+    over all placements is the minimum of their bounds.
+    """
+
+    def __init__(self, parts: Mapping[str, FrontierProblem]) -> None:
+        """`parts` have the names of their placements."""
+        first = next(iter(parts.values()))
+        self.problem, self.backward_kinds = first.problem, first.backward_kinds
+        self.has_configurations = first.has_configurations
+        self.memory_per_unit = lcm(*(part.memory_per_unit for part in parts.values()))
+        self._parts = {name: part for name, part in parts.items() if not part.impossible}
+        if not self._parts:
+            self.impossible = _named({name: str(part.impossible) for name, part in parts.items()})
+        self._proved = {
+            name: Curve(part.limits, bounds=[part.initial_bound()])
+            for name, part in self._parts.items()
+        }
+        """Bounds of every placement, by limits in its own ticks."""
+        minima = {name: part.infeasible_below for name, part in self._parts.items()}
+        texts = {name: minimum[1] for name, minimum in minima.items() if minimum is not None}
+        if minima and len(texts) == len(minima):
+            lowest = min(minimum[0] for minimum in minima.values() if minimum is not None)
+            self.infeasible_below = lowest, _named(texts)
+
+    @cached_property
+    def limits(self) -> Sequence[int]:
+        """Limits of all placements."""
+        own = [(each.limits, self.memory_per_unit // each.memory_per_unit) for each in self._all]
+        if any(isinstance(limits, range) for limits, _ in own):
+            low = min(limits[0] * factor for limits, factor in own)
+            return range(low, max(limits[-1] * factor for limits, factor in own) + 1)
+        return sorted({limit * factor for limits, factor in own for limit in limits})
+
+    @property
+    def _all(self) -> Collection[FrontierProblem]:
+        return self._parts.values()
+
+    def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+        """Schedules of all placements that need no search."""
+        known = list(schedules)
+        return (start for each in self._all for start in each.starts(known))
+
+    def first_schedules(self, known: Iterable[Schedule]) -> Iterator[Schedule]:
+        """Schedules of the usual strategies of all placements."""
+        schedules = list(known)
+        return (first for each in self._all for first in each.first_schedules(schedules))
+
+    def search(
+        self,
+        limit: Fraction,
+        starts: Sequence[Schedule],
+        proved: Proved | None,  # noqa: ARG002  every placement has its own
+        options: SolveOptions,
+        target: Fraction | None = None,
+        level: int | None = None,
+        useless: Fraction | float = inf,
+    ) -> Result:
+        """Search the placements within a limit, that of the first start first."""
+        results: list[Result] = []
+        names = sorted(
+            self._parts, key=lambda name: not any(map(self._parts[name].comparable, starts[:1]))
+        )
+        for waiting, name in zip(reversed(range(len(names))), names, strict=True):
+            own, known, ticks = self._at(name, limit)
+            settled = target is not None and useless <= target
+            if results and (settled or known.lower_bound(ticks) >= useless):
+                continue
+            result = own.search(
+                limit,
+                [start for start in starts if own.comparable(start)],
+                known.bound(ticks),
+                options.with_deadline(options.deadline.share(1 / (waiting + 1))),
+                target,
+                level,
+                useless,
+            )
+            known.learn(ticks, result, own.proof_core(result))
+            results.append(result)
+            useless = min(useless, inf if result.value is None else result.value)
+        return self._merged(limit, results)
+
+    def _merged(self, limit: Fraction, results: Sequence[Result]) -> Result:
+        """The best result, with the bound over all placements."""
+        best = min(results, key=lambda result: inf if result.value is None else result.value)
+        each = (self._at(name, limit) for name in self._parts)
+        bound = min(known.lower_bound(ticks) for _, known, ticks in each)
+        return replace(
+            best,
+            status=Status.INFEASIBLE if bound == inf else Status.of(best.value, Fraction(bound)),
+            lower_bound=None if bound == inf else Fraction(bound),
+            solve_seconds=sum(result.solve_seconds for result in results),
+        )
+
+    def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
+        """Problem of the configuration of a schedule in its placement."""
+        return self._parts[self._name(schedule)].of_configuration(schedule)
+
+    def _name(self, schedule: Schedule) -> str:
+        return next(name for name, each in self._parts.items() if each.comparable(schedule))
+
+    def initial_bound(self) -> Proved:
+        """Minimum of the bounds known before any search."""
+        bound = min((each.initial_bound() for each in self._all), key=lambda bound: bound.value)
+        return bound._replace(limit=self.limits[-1])
+
+    def bound_of(self, schedule: Schedule, curve: Curve, limit: int) -> Proved:
+        """Bound over all placements; that of its own placement proves it for a schedule."""
+        name = self._name(schedule)
+        own, known, ticks = self._at(name, self.memory(limit))
+        bound = own.bound_of(schedule, known, ticks)
+        proof = (
+            f"this is the minimum of the bounds of the placements {', '.join(self._parts)}; "
+            f"that of {name}: {bound.proof}"
+        )
+        return bound._replace(value=self.bound_at(curve, limit).value, proof=proof)
+
+    def infeasible_text(self, where: str, why: str) -> str:  # noqa: ARG002
+        """Text for limits within which no placement has a schedule."""
+        return _named(
+            {
+                name: each.infeasible_text(where, self._proved[name].why)
+                for name, each in self._parts.items()
+            }
+        )
+
+    def comparable(self, schedule: Schedule) -> bool:
+        """Whether a schedule belongs to the configurations of a placement."""
+        return any(each.comparable(schedule) for each in self._all)
+
+    def _at(self, name: str, limit: Fraction) -> tuple[FrontierProblem, Curve, int]:
+        """A placement, its bounds, and a limit in its ticks."""
+        own = self._parts[name]
+        known = self._proved[name]
+        return own, known, min(floor(limit * own.memory_per_unit), known.limits[-1])
+
+
+def _named(texts: Mapping[str, str]) -> str:
+    """Texts with their names; one alone if all are equal."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
+
+
+def placement_name(pipeline: Pipeline) -> str:
+    """Placement and chunks: `linear`, `v/2`."""
+    chunks = f"/{pipeline.num_chunks}" if pipeline.num_chunks > 1 else ""
+    return f"{pipeline.resolved_placement}{chunks}"
+
+
+def frontier_problem_of(*problems: Problem) -> FrontierProblem:
     """Problem that a frontier searches; raises InputError if it cannot be searched.
 
-    Raises NotApplicableError if the limits at which an optimum can change are not known.
+    Several problems differ in placement and chunks. Raises NotApplicableError if the limits at
+    which an optimum can change are not known.
     """
+    if len(problems) > 1:
+        return PlacementsProblem(
+            {placement_name(problem.pipeline): frontier_problem_of(problem) for problem in problems}
+        )
+    (problem,) = problems
     traits = traits_of_any(problem)
     refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
     if problem.pipeline.searches_set:

@@ -19,13 +19,13 @@ from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
-from ppopt import interrupts
+from ppopt.cancellation import over, part, seconds_left, shield
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
-from ppopt.solver.result import Progress, Result, Status
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved, Segment, Value
+from ppopt.solver.result import Progress
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment, Value
 from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
 
@@ -35,14 +35,12 @@ class ParetoSearch:
 
     space: FrontierProblem
     options: SolveOptions
-    """Options of all searches; their deadline is that of the whole frontier."""
+    """Options of all searches."""
     curve: Curve
     tried: Counter[int] = field(default_factory=Counter)
     """Number of searches per limit, by index of the list of limits."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
     """Seconds of search per limit, in ticks of memory."""
-    impossible: str = ""
-    """Proof for the largest limit that is infeasible."""
     given_up: set[int] = field(default_factory=set)
     """Indices of the limits at which another search would end like the last one."""
     max_level: int | None = None
@@ -55,28 +53,18 @@ class ParetoSearch:
     def _params(self) -> FrontierParams:
         return self.options.params.frontier
 
-    @property
-    def seconds_left(self) -> float:
-        """Remaining seconds."""
-        return 0.0 if interrupts.pressed() else self.options.deadline.left
-
     def run(self, starts: Iterable[Schedule]) -> None:
-        """Search, starting from `starts`, until all is proved, time is up, or Ctrl-C.
+        """Search, starting from `starts`, until all is proved or an enclosing scope ends.
 
-        An earlier Ctrl-C ends the search with the values of `starts`.
+        After an earlier Ctrl-C, the values of `starts` count.
         """
         self.seed(starts)
-        if interrupts.pressed():
+        if over():
             return
         self._search(self._last)
-        self._minimize_memory(self._params.edge)
-        self.resume()
-
-    def resume(self) -> None:
-        """Search the limits that are still open; see `run`."""
-        while (
-            self.seconds_left > self._params.min_seconds and (segment := self._next()) is not None
-        ):
+        with part(self._params.edge):
+            self._minimize_memory()
+        while seconds_left() > self._params.min_seconds and (segment := self._next()) is not None:
             self._search(self._index(segment))
 
     @property
@@ -86,43 +74,39 @@ class ParetoSearch:
 
     def seed(self, starts: Iterable[Schedule]) -> None:
         """Add the schedules that need no search."""
-        for schedule in self.space.starts(starts):
-            self._take(schedule)
+        with shield():
+            for schedule in self.space.starts(starts):
+                self._take(schedule)
 
     def minimize_memory(self, schedule: Schedule) -> None:
         """Minimise memory at the value of a schedule or a lower one.
 
-        Ends when the minimum is proved, when time or work is spent, or after Ctrl-C.
+        Ends when the minimum is proved, when work is spent, or with an enclosing scope.
         """
         self._take(schedule)
-        self._minimize_memory(1.0)
+        self._minimize_memory()
 
-    def _minimize_memory(self, share: float) -> None:
-        """Minimise memory at the goal for a share of the remaining time, by rounds of bisection.
+    def _minimize_memory(self) -> None:
+        """Minimise memory at the goal, by rounds of bisection.
 
         The configuration of the best schedule comes first: its search is much faster than all.
-        Another placement may have the goal within this memory; then nothing is searched.
         """
-        if self.curve.points and self.curve.rival(self.min_memory_point.limit) <= self._goal:
-            return
-        deadline = self.options.deadline.share(share)
-        self._minimize_memory_of_best(deadline)
-        while self.seconds_left > self._params.min_seconds and not deadline.over:
+        with part(self._params.alone):
+            self._minimize_memory_of_best()
+        while seconds_left() > self._params.min_seconds:
             edge = self._edge()
-            if edge is None or not self._bisect(*edge, deadline):
+            if edge is None or not self._bisect(*edge):
                 return
 
-    def _minimize_memory_of_best(self, deadline: Deadline) -> None:
+    def _minimize_memory_of_best(self) -> None:
         """Minimise memory in the configuration of the best schedule, limited by work."""
         schedule = self.curve.points[-1].schedule if self.curve.points else None
         space = None if schedule is None else self.space.of_configuration(schedule)
         if schedule is None or space is None:
             return
         narrow = replace(
-            self, space=space,
-            options=self.options.with_deadline(deadline.share(self._params.alone)),
-            curve=Curve(space.limits), tried=Counter(), spent=defaultdict(float), given_up=set(),
-            max_level=self.max_level or 0,
+            self, space=space, curve=Curve(space.limits), tried=Counter(),
+            spent=defaultdict(float), given_up=set(), max_level=self.max_level or 0,
         )  # fmt: skip
         narrow.minimize_memory(schedule)
         for point in narrow.curve.points:
@@ -162,10 +146,10 @@ class ParetoSearch:
         edge = self._edge()
         return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
 
-    def _bisect(self, low: int, high: int, deadline: Deadline) -> bool:
+    def _bisect(self, low: int, high: int) -> bool:
         """Halve an interval of limits until it is short; returns whether another round may help."""
         limits, searched = self.curve.limits, False
-        while high - low > 1 and not deadline.over:
+        while high - low > 1 and not over():
             middle = (low + high) // 2
             if searched and limits[high] - limits[middle] < self._params.edge_step * limits[high]:
                 return True
@@ -231,34 +215,31 @@ class ParetoSearch:
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
         if index == self._last and not self.tried[index] and self.space.has_configurations:
-            return self._params.first * self.seconds_left
+            return self._params.first * seconds_left()
         matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
-        first = max(self._min_seconds, self.options.deadline.seconds / matter)
-        return min(self.seconds_left, first * (1 << min(self.tried[index], self._params.doublings)))
+        first = max(self._min_seconds, self.options.time_limit / matter)
+        return min(seconds_left(), first * (1 << min(self.tried[index], self._params.doublings)))
 
     def _search(self, index: int, target: Fraction | None = None) -> None:
-        """Search a limit; with a target, only until it is reached or excluded.
-
-        Ctrl-C ends the search; its results so far are used.
-        """
+        """Search a limit; with a target, only until it is reached or excluded."""
         limit = self.curve.limits[index]
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
-        seconds = (
-            max(self.seconds_left, self._params.min_seconds) if by_work else self._seconds(index)
-        )
+        seconds = max(seconds_left(), self._params.min_seconds) if by_work else self._seconds(index)
         deadline = Deadline.after(seconds, progress=self._tell(limit))
-        result = self.space.search(
-            self.space.memory(limit),
-            [point.schedule for point in known if point is not None],
-            self.curve.bound(limit),
-            self.options.with_deadline(deadline),
-            target,
-            self.tried[index] if by_work else None,
-            self.curve.rival(limit),
-        )
+        with shield():
+            result = self.space.search(
+                self.space.memory(limit),
+                [point.schedule for point in known if point is not None],
+                self.curve.bound(limit),
+                self.options.with_deadline(deadline),
+                target,
+                self.tried[index] if by_work else None,
+            )
         self.spent[limit] += result.solve_seconds
-        self._learn(limit, result)
+        if result.schedule is not None:
+            self._take(result.schedule)
+        self.curve.learn(limit, result, self.space.proof_core(result))
         if target is not None and is_settled(target, result.value, result.lower_bound):
             return
         self.tried[index] += 1
@@ -267,18 +248,6 @@ class ParetoSearch:
                 self.given_up.add(index)
         elif max(self._params.given_up, 2 * result.solve_seconds) < seconds:
             self.given_up.add(index)
-
-    def _learn(self, limit: int, result: Result) -> None:
-        """Add the outcome of a search."""
-        if result.status is Status.INFEASIBLE:
-            if limit > self.curve.impossible:
-                self.curve.impossible, self.impossible = limit, result.proof
-            return
-        if result.schedule is not None:
-            self._take(result.schedule)
-        assert result.lower_bound is not None
-        proof = self.space.proof_core(result)
-        self.curve.add_bound(Proved(limit, result.lower_bound, proof, result.certificate))
 
     def _tell(self, limit: int) -> Callback:
         now = float(self.space.memory(limit))

@@ -11,9 +11,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from ppopt.cancellation import equal_share, over, part
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
@@ -21,7 +21,6 @@ from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.strategies import Strategy, registry
 from ppopt.studies.baselines import EvaluationRequest, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
@@ -75,16 +74,19 @@ class PlanBaselines:
         self._waiting: dict[int, list[_Variant]] = {}
         """Strategies that are not evaluated yet, by number of microbatches."""
 
-    def search(self, batches: int, deadline: Deadline, max_descents: float = inf) -> None:
-        """Evaluate the remaining strategies until the deadline; see `evaluate_strategies`."""
+    def search(self, batches: int, **limits: Any) -> None:
+        """Evaluate the remaining strategies in the time left, within `limits`.
+
+        See `evaluate_strategies`.
+        """
         waiting = self._waiting.setdefault(batches, list(self._variants()))
         settings: list[_Setting] = []
-        while waiting and not deadline.over:
+        while waiting and not over():
             settings += self._placed(waiting.pop(0), batches)
         settings.sort(key=_Setting.sort_key)
         requests = [setting.request for setting in settings]
         for evaluation in evaluate_strategies(
-            requests, self._objective, deadline, max_seconds=MAX_SECONDS, max_descents=max_descents
+            requests, self._objective, max_seconds=MAX_SECONDS, **limits
         ):
             setting = settings[evaluation.position]
             if evaluation.out_of_time:
@@ -94,7 +96,7 @@ class PlanBaselines:
                     self._open[len(self.results)] = setting, evaluation.search
                 self.results.append(setting.baseline(evaluation.schedule, self._objective))
 
-    def refine(self, batches: int, deadline: Deadline) -> None:
+    def refine(self, batches: int) -> None:
         """Continue the searches of the strategies that gains are reported over.
 
         These are the best strategy, and those that most trainers run.
@@ -109,7 +111,7 @@ class PlanBaselines:
             positions += [position for position in known[:1] if position not in positions]
         for index, position in enumerate(positions):
             setting, search = self._open[position]
-            with deadline.share_with(len(positions) - index - 1).scope():
+            with part(equal_share(len(positions) - index - 1)):
                 search.descend_until_stalled()
             self.results[position] = setting.baseline(search.schedule(), self._objective)
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 
 from ppopt import interrupts
+from ppopt.cancellation import over, part, shield
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.partition import SEARCH
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
@@ -26,28 +27,33 @@ MEMORY_STEP = Fraction(1, 200)
 """Precision of the bisection for the minimum memory of a strategy, as a share of the memory."""
 
 
-def minimize_memory(candidate: PlanCandidate, deadline: Deadline) -> LeastMemory:
-    """Minimise memory at the best value or a lower one, until the deadline.
+Tell = Callable[[str], None]
+"""Receives the phases of a search."""
+
+
+def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
+    """Minimise memory at the best value or a lower one, in the time left.
 
     The best schedule is then that of minimum memory.
     """
     if candidate.strategy is None:
-        search = _search_memory(candidate, None, deadline)
+        search = _search_memory(candidate, None, tell)
         point, space = search.curve.points[-1], search.space
         pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
-        candidate.take(replace(point.schedule, pipeline=pipeline))
+        with shield():
+            candidate.take(replace(point.schedule, pipeline=pipeline))
         return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
-    deadline.tell(f"{candidate.configuration}, memory", candidate.value, candidate.bound)
-    with deadline.scope():
-        candidate.strategy.descend_until_stalled()
-    candidate.update(None)
+    tell(f"{candidate.configuration}, memory")
+    candidate.strategy.descend_until_stalled()
+    with shield():
+        candidate.update(None)
     peak = candidate.peak
     assert peak is not None
     return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))
 
 
 def within_share(
-    candidates: Sequence[PlanCandidate], max_time: int, deadline: Deadline
+    candidates: Sequence[PlanCandidate], max_time: int, tell: Tell
 ) -> WithinShare | None:
     """Minimise the memory of every configuration whose time per microbatch is at most `max_time`.
 
@@ -62,8 +68,8 @@ def within_share(
     )
     results: list[WithinShare] = []
     for index, candidate in enumerate(waiting):
-        share = deadline.share(1 / (len(waiting) - index))
-        results.append(_min_memory_within(candidate, max_time, share))
+        with part(1 / (len(waiting) - index)):
+            results.append(_min_memory_within(candidate, max_time, tell))
         if interrupts.pressed():
             break
     minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
@@ -96,29 +102,26 @@ def _memory_bounds(
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)
 
 
-def _min_memory_within(candidate: PlanCandidate, max_time: int, deadline: Deadline) -> WithinShare:
+def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> WithinShare:
     """Minimise the memory of a configuration that reaches a time per microbatch.
 
     The best schedule does not change.
     """
     value = candidate.in_units(max_time)
     if candidate.strategy is not None:
-        return _bisect_memory(candidate, candidate.strategy, value, deadline)
-    search = _search_memory(candidate, value, deadline)
+        return _bisect_memory(candidate, candidate.strategy, value)
+    search = _search_memory(candidate, value, tell)
     point, limit = search.min_memory_point, search.min_limit
     memory = map(search.space.memory, (point.limit, limit))
     return WithinShare(candidate.configuration, point.value, *memory)
 
 
-def _search_memory(
-    candidate: PlanCandidate, goal: Fraction | None, deadline: Deadline
-) -> ParetoSearch:
+def _search_memory(candidate: PlanCandidate, goal: Fraction | None, tell: Tell) -> ParetoSearch:
     """Search all orders for less memory, from the best schedule on; returns the ended search."""
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
     space = frontier_problem_of(candidate.problem)
-    seconds = max(deadline.left, options.params.frontier.min_seconds)
-    deadline = Deadline.after(seconds, progress=deadline.progress)
+    deadline = Deadline.after(progress=lambda state: tell(state.phase))
     search = ParetoSearch(
         space, options.with_deadline(deadline), Curve(space.limits),
         max_level=options.params.plan.memory_max_level, goal=goal,
@@ -128,7 +131,7 @@ def _search_memory(
 
 
 def _bisect_memory(
-    candidate: PlanCandidate, strategy: StrategySearch, value: Fraction, deadline: Deadline
+    candidate: PlanCandidate, strategy: StrategySearch, value: Fraction
 ) -> WithinShare:
     """Bisect the memory limit of every device of a strategy.
 
@@ -138,12 +141,13 @@ def _bisect_memory(
     assert schedule is not None and candidate.value is not None
     point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
     low = _min_peak(candidate) if has_open_choices(pipeline) else point.memory
-    while point.memory - low > MEMORY_STEP * point.memory and not deadline.over:
+    while point.memory - low > MEMORY_STEP * point.memory and not over():
         limit = (low + point.memory) / 2
         limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
-        search = strategy.on(replace(pipeline, mem_limit=limits))
-        search.start_from(schedule.pipeline)
-        with deadline.share(DESCENT_SHARE).scope():
+        with shield():
+            search = strategy.on(replace(pipeline, mem_limit=limits))
+            search.start_from(schedule.pipeline)
+        with part(DESCENT_SHARE):
             search.descend_until_stalled()
         if search.fits and search.value <= value:
             schedule = search.schedule()
@@ -157,5 +161,6 @@ def _min_peak(candidate: PlanCandidate) -> Fraction:
     """Minimum memory of all devices together, spread evenly over them."""
     if candidate.problem.pipeline.partition != SEARCH:
         return ZERO
-    space = space_of(candidate.problem)
-    return Fraction(memory_of_all(space), space.num_devices) / space.memory_per_unit
+    with shield():
+        space = space_of(candidate.problem)
+        return Fraction(memory_of_all(space), space.num_devices) / space.memory_per_unit

@@ -12,9 +12,10 @@ from functools import partial
 from math import inf
 
 from ppopt import interrupts
+from ppopt.cancellation import scope, within
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.parameters import PlanParams
-from ppopt.studies.baselines import GRACE, OVERRUN_FACTOR
+from ppopt.studies.baselines import after_search
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_memory import minimize_memory, within_share
 from ppopt.studies.plan_result import MoreMemory, Plan
@@ -54,10 +55,10 @@ class PlanReports:
         if not self._by_work:
             max_seconds, max_descents = min(max_seconds, params.baseline_seconds), inf
         for index, batches in enumerate(counts, start=1):
-            seconds = max_seconds * index / len(counts)
-            deadline = replace(self._search.with_progress(self._deadline), seconds=seconds)
-            self._baselines.search(batches, deadline, max_descents)
-            self._baselines.refine(batches, Deadline.after(self._refinement / len(counts)))
+            with scope(self._deadline.began + max_seconds * index / len(counts)):
+                self._baselines.search(batches, max_descents=max_descents, tell=self._search.tell)
+            with within(self._refinement / len(counts)):
+                self._baselines.refine(batches)
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
 
     @property
@@ -73,8 +74,8 @@ class PlanReports:
         """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
         if plan.value is None or plan.interrupted:
             return plan
-        within = partial(self._with_memory_within, slowdown=slowdown)
-        reports = (self._with_less_memory, within, self._with_more_memory, self._with_baselines)
+        almost = partial(self._with_memory_within, slowdown=slowdown)
+        reports = (self._with_less_memory, almost, self._with_more_memory, self._with_baselines)
         for add_report in reports:
             if not plan.interrupted:
                 plan = add_report(plan)
@@ -96,7 +97,8 @@ class PlanReports:
             params.min_memory_share * limit,
             min(search.seconds_left + params.min_memory_share * limit, useful),
         )
-        minimum = minimize_memory(best, search.with_progress(Deadline.after(seconds)))
+        with within(seconds):
+            minimum = minimize_memory(best, search.tell)
         return replace(search.plan(), least_memory=minimum)
 
     def _with_memory_within(self, plan: Plan, slowdown: Fraction | None) -> Plan:
@@ -105,11 +107,9 @@ class PlanReports:
             return plan
         assert self._search.ceiling is not None
         max_time = int(self._search.ceiling * (1 + slowdown))
-        deadline = Deadline.after(self._params.slowdown_share * self._deadline.seconds)
-        within = within_share(
-            self._search.candidates, max_time, self._search.with_progress(deadline)
-        )
-        return replace(plan, within=within, interrupted=interrupts.pressed())
+        with within(self._params.slowdown_share * self._deadline.seconds):
+            share = within_share(self._search.candidates, max_time, self._search.tell)
+        return replace(plan, within=share, interrupted=interrupts.pressed())
 
     def _with_more_memory(self, plan: Plan) -> Plan:
         """Add the effect of more memory, by a short search if that can be set up in time."""
@@ -140,8 +140,8 @@ class PlanReports:
         """Add the baselines; the remaining ones may slightly exceed the time limit."""
         assert plan.best is not None
         deadline = self._deadline
-        later = deadline.longer((OVERRUN_FACTOR - 1) * deadline.seconds + GRACE)
-        self._baselines.search(plan.best.configuration.batches, replace(later, progress=None))
+        with after_search(deadline.seconds, deadline.spent):
+            self._baselines.search(plan.best.configuration.batches)
         plan = self._started_again(plan)
         return replace(
             self._baselines.add_to(plan),

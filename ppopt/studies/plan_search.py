@@ -84,7 +84,7 @@ class PlanSearch:
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
-            self._deadline, progress=lambda state: self._tell(state.phase, state), stop=self._ends
+            self._deadline, progress=lambda state: self.tell(state.phase, state), stop=self._ends
         )
         self._search = ConfigurationSearch(
             PlanProduct(self._orders, self._params.margin), self.set_up.problem,
@@ -326,7 +326,7 @@ class PlanSearch:
     def _note(self, phase: str) -> None:
         """Report the state after a search or a bound."""
         self._raise_strategies()
-        self._tell(phase)
+        self.tell(phase)
 
     # Queries.
 
@@ -415,7 +415,8 @@ class PlanSearch:
         best = None if value is None else value * each
         return Progress(self._deadline.spent, phase, best, bound * each)
 
-    def _tell(self, phase: str, orders: Progress | None = None) -> None:
+    def tell(self, phase: str, orders: Progress | None = None) -> None:
+        """Report the state of the plan; `orders`: see `_state`."""
         if self._deadline.progress is not None:
             self._deadline.progress(self._state(phase, orders))
 
@@ -423,10 +424,6 @@ class PlanSearch:
     def seconds_left(self) -> float:
         """Remaining seconds of this search."""
         return self._deadline.left
-
-    def with_progress(self, deadline: Deadline) -> Deadline:
-        """The deadline with the plan's progress callback, which reports its own value and bound."""
-        return replace(deadline, progress=lambda state: self._tell(state.phase))
 
     # The plan.
 

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import Layer, Model
+from ppopt import Layer, Model, cancellation
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.placement_text import unsearched_of_layers
 from ppopt.report.schedule_report import ScheduleReport, report_result
 from ppopt.report.search_text import describe_baseline, describe_gain, note_overlaps
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.result import Result
 from ppopt.studies import baselines as module
 from ppopt.studies.baselines import (
@@ -140,19 +140,19 @@ def test_one_of_these_has_a_better_strategy_elsewhere() -> None:
 def test_nothing_is_evaluated_after_the_instant_that_is_given() -> None:
     pipeline = Pipeline(stages=4, batches=8)
     result = ppopt.solve(pipeline, workers=1)
-    past = Deadline.after(-1)
-    assert baseline(result, deadline=past) is None
-    assert best_other_placement(pipeline, result, None, past) is None
+    with within(-1):
+        assert baseline(result) is None
+        assert best_other_placement(pipeline, result, None) is None
 
 
 def test_a_command_evaluates_all_strategies_until_one_instant(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """A little beyond the time limit, which counts from the start of the command."""
-    ends = []
+    ends: list[float | None] = []
 
-    def seen(*arguments: object) -> None:
-        ends.extend(argument.end for argument in arguments if isinstance(argument, Deadline))
+    def seen(*_: object) -> None:
+        ends.append(cancellation._end.get())
 
     monkeypatch.setattr(module, "baseline", seen)
     monkeypatch.setattr(module, "best_other_placement", seen)

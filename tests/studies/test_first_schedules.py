@@ -264,7 +264,7 @@ def test_recompute_and_offload_may_both_be_searched() -> None:
     (first,) = FirstSchedules(pipeline, Objective.MAKESPAN).usual()
     assert first.fits_limits and result.value is not None and result.value <= value_of(first)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    of_frontier = frontier_problem_of(problem).first_schedules([first], NO_DEADLINE)
+    of_frontier = frontier_problem_of(problem).first_schedules([first])
     assert min(max(schedule.peak_memory) for schedule in of_frontier) < max(first.peak_memory)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import islice
-from math import inf, log2
+from math import log2
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -452,20 +452,6 @@ class TestCurve:
         assert segment == (3, 4, 20, 10, 10)
         curve.add_bound(self.bound(5, 20))
         assert list(curve.open()) == []
-
-    def test_values_of_other_placements_close_limits(self) -> None:
-        """Limits 3 to 6 are bounded by 15, and another placement has 15 from limit 4 on."""
-        curve = Curve(range(1, 9))
-        for pair in ((1, 40), (3, 20), (7, 10)):
-            curve.add(self.point(*pair))
-        for pair in ((2, 40), (6, 15), (8, 10)):
-            curve.add_bound(self.bound(*pair))
-        (segment,) = curve.open()
-        assert (segment.first, segment.last) == (2, 5)
-        curve.rivals = ((4, Fraction(15)),)
-        (segment,) = curve.open()
-        assert segment == (2, 2, 20, 15, 5)
-        assert list(map(curve.rival, (3, 4, 9))) == [inf, 15, 15]
 
     def test_limits_without_a_schedule_are_open_until_that_is_proved(self) -> None:
         curve = Curve(range(1, 5))

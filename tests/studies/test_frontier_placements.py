@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import signal
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from math import inf
 from random import Random
 from typing import Any
 
@@ -12,14 +15,10 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Status
-from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.objective import Objective
-from ppopt.problem.problem import Problem
-from ppopt.solver.options import checked_options
-from ppopt.strategies import Options
-from ppopt.studies.frontier import Frontier, FrontierPoint, FrontierSearch, frontier
-from ppopt.studies.frontier_placements import frontier_of_placements, merge
-from ppopt.studies.frontier_problem import FixedPipelineProblem
+from ppopt.schedule.origin import Argument, Certificate
+from ppopt.studies.frontier import Frontier, FrontierPoint, frontier
+from ppopt.studies.frontier_curve import Proved
+from ppopt.studies.frontier_problem import FixedPipelineProblem, placement_name
 from tests.tiers import first
 
 PLACED = {
@@ -40,50 +39,79 @@ def optimum(limit: Fraction) -> Fraction:
     return min(result.value for result in results if result.value is not None)
 
 
+def of_all(*pipelines: Pipeline) -> Frontier:
+    """The frontier over placements."""
+    return frontier(pipelines[0], also=pipelines[1:], workers=1, time_limit=600)
+
+
 def test_every_point_is_the_optimum_over_all_placements() -> None:
-    merged = frontier_of_placements(list(PLACED.values()), workers=1, time_limit=600)
-    assert merged.status is Status.OPTIMAL
-    assert merged.placements == tuple(PLACED)
+    together = of_all(*PLACED.values())
+    assert together.status is Status.OPTIMAL
+    assert together.placements == tuple(PLACED)
     limits = sorted({point.limit for part in parts() for point in part.points})
     for limit in limits:
-        assert merged.at(limit).result.value == optimum(limit)
-    for point in merged.points:
+        assert together.at(limit).result.value == optimum(limit)
+    for point in together.points:
         assert point.result.status is Status.OPTIMAL and point.limit_proved
         assert point.result.lower_bound == point.result.value
-    values = [point.result.value for point in merged.points]
+    values = [point.result.value for point in together.points]
     assert values == sorted(set(values), reverse=True)
 
 
-def test_a_bound_holds_for_all_placements() -> None:
+@pytest.mark.parametrize("weak", PLACED)
+def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement that is bounded only by 1 proves nothing of the other's points."""
-    linear, v = parts()
-    largest = v.bounds[-1][0]
-    unproved = replace(
-        v, status=Status.FEASIBLE, points=(), baselines=(), bounds=((largest, Fraction(1)),)
+    search = FixedPipelineProblem.search
+
+    def unproved(self: FixedPipelineProblem, *arguments: Any, **fields: Any) -> Any:
+        result = search(self, *arguments, **fields)
+        if placement_name(self.problem.pipeline) != weak or result.lower_bound is None:
+            return result
+        return replace(result, status=Status.UNKNOWN, lower_bound=Fraction(1), value=None,
+                       schedule=None)  # fmt: skip
+
+    monkeypatch.setattr(FixedPipelineProblem, "search", unproved)
+    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", lambda self: Proved(
+        self.limits[-1], Fraction(1), "", Certificate(Argument.SEARCH)))  # fmt: skip
+    together = frontier(
+        PLACED["linear"], also=[PLACED["v/2"]], workers=1, time_limit=600, progress=ended(20)
     )
-    merged = merge([linear, unproved])
-    assert merged.status is Status.FEASIBLE
-    assert [bound for _, bound in merged.bounds] == [1]
-    for point, own in zip(merged.points, linear.points, strict=True):
-        assert (point.result.value, point.result.lower_bound) == (own.result.value, 1)
-        assert point.result.status is Status.FEASIBLE and not point.limit_proved
-        assert point.result.schedule.origin.lower_bound == 1
+    assert together.status is Status.FEASIBLE
+    assert [bound for _, bound in together.bounds] == [1]
+    for point in together.points:
+        assert point.result.lower_bound == 1 == point.result.schedule.origin.lower_bound
+        assert point.result.status is Status.FEASIBLE
+        assert point.limit_proved is (point is together.points[0])
+
+
+def ended(steps: int) -> Callable[[ppopt.Progress], None]:
+    """Progress that presses Ctrl-C at the step of this number."""
+    left = iter(range(steps))
+
+    def tell(_: ppopt.Progress) -> None:
+        if next(left, None) is None:
+            signal.raise_signal(signal.SIGINT)
+
+    return tell
 
 
 def test_a_placement_without_a_schedule_leaves_the_points_proved() -> None:
-    linear, v = parts()
-    infeasible = replace(v, status=Status.INFEASIBLE, points=(), baselines=(), bounds=())
-    merged = merge([linear, infeasible])
-    assert merged.status is Status.OPTIMAL
-    assert [point.result.status for point in merged.points] == [Status.OPTIMAL] * len(linear.points)
+    """V holds two microbatches' activations on device 0 at least, which is over the limit."""
+    costs: dict[str, Any] = {"stages": 2, "batches": 2, "mem_limit": 2}
+    v = Pipeline(**costs, placement="v", activation=[1, 1, 1, 2])
+    assert frontier(v, workers=1).status is Status.INFEASIBLE
+    linear = Pipeline(**costs)
+    together, alone = of_all(linear, v), frontier(linear, workers=1)
+    assert together.status is Status.OPTIMAL
+    assert list(map(_figures, together.points)) == list(map(_figures, alone.points))
 
 
 def test_a_baseline_is_compared_with_the_best_of_all_placements() -> None:
-    merged = merge(parts())
-    for baseline in merged.baselines:
-        best = merged.at(baseline.memory).result.value
+    together = of_all(*PLACED.values())
+    for baseline in together.baselines:
+        best = together.at(baseline.memory).result.value
         assert baseline.ratio is None or baseline.ratio == float(baseline.value / best) >= 1
-    strategies = [baseline.schedule.origin.strategy for baseline in merged.baselines]
+    strategies = [baseline.schedule.origin.strategy for baseline in together.baselines]
     assert {"1f1b", "zbv"} <= set(strategies)
     assert len(strategies) == len(set(strategies))
 
@@ -100,10 +128,17 @@ def test_placements_that_know_each_other_have_the_points_of_each_alone(seed: int
         Pipeline(stages=2, batches=2, placement=placement, p2p=rng.randint(0, 1), **fields)
         for placement in ("linear", "v", "interleaved")
     ]
-    apart = merge([frontier(pipeline, workers=1, time_limit=600) for pipeline in pipelines])
-    merged = frontier_of_placements(pipelines, workers=1, time_limit=600)
-    assert apart.status is merged.status is Status.OPTIMAL
-    assert list(map(_figures, merged.points)) == list(map(_figures, apart.points))
+    alone = [frontier(pipeline, workers=1, time_limit=600) for pipeline in pipelines]
+    together = of_all(*pipelines)
+    assert together.status is Status.OPTIMAL
+    points = sorted((point.limit, point.result.value) for part in alone for point in part.points)
+    values = [min(value for other, value in points if other <= limit) for limit, _ in points]
+    best = {pair for pair, value in zip(points, values, strict=True) if pair[1] == value}
+    undominated = [pair for pair in sorted(best) if not any(
+        limit < pair[0] and value <= pair[1] for limit, value in best)]  # fmt: skip
+    assert [(point.limit, point.result.value) for point in together.points] == undominated
+    for point in together.points:
+        assert point.limit_proved and point.result.lower_bound == point.result.value
 
 
 def _figures(point: FrontierPoint) -> tuple[Any, ...]:
@@ -113,17 +148,16 @@ def _figures(point: FrontierPoint) -> tuple[Any, ...]:
 
 def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound then reaches that value, and it need not find its own optimum."""
-    problem = Problem(PLACED["linear"], Objective.MAKESPAN, BackwardKind.MIXED)
-    alone = FrontierSearch(problem, checked_options(600, 1), Options())
-    alone.set_rivals([(Fraction(0), Fraction(1))])
-    searched: list[Fraction | float] = []
+    useless: list[Fraction | float] = []
     search = FixedPipelineProblem.search
 
     def recorded(*arguments: Any, **fields: Any) -> Any:
-        searched.append(arguments[-1])
-        return search(*arguments, **fields)
+        result = search(*arguments, **fields)
+        useless.append(arguments[-1])
+        values.append(result.value)
+        return result
 
+    values: list[Fraction | None] = []
     monkeypatch.setattr(FixedPipelineProblem, "search", recorded)
-    alone.run()
-    assert searched == [1]
-    assert not alone.is_open
+    of_all(*PLACED.values())
+    assert useless[:2] == [inf, values[0]]

@@ -565,7 +565,7 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
         )
 
     monkeypatch.setattr(ConfigurationSearch, "_enter", late)
-    monkeypatch.setattr(PlanBaselines, "search", lambda *_: None)
+    monkeypatch.setattr(PlanBaselines, "search", lambda *_, **__: None)
     monkeypatch.setattr(PlanSearch, "evaluate_first", lambda _, **__: None)
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(

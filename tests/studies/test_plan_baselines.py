@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 import ppopt
 from ppopt import Model, Status
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
@@ -28,7 +30,6 @@ from ppopt.report.plan_text import (
     describe_use,
     describe_within,
 )
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
 from ppopt.studies.plan_result import (
     LeastMemory,
@@ -106,24 +107,25 @@ def test_a_strategy_stands_on_a_partition_from_which_no_layer_moves() -> None:
             assert not schedule.fits_limits or schedule.metrics.makespan_ticks >= of_1f1b.value
 
 
-def evaluated(plan: ppopt.Plan, kind: BackwardKind, deadline: Deadline) -> ppopt.Plan:
-    """A plan and the strategies that are evaluated by a deadline."""
+def evaluated(plan: ppopt.Plan, kind: BackwardKind, seconds: float) -> ppopt.Plan:
+    """A plan and the strategies that are evaluated in so many seconds."""
     baselines = PlanBaselines(plan.space, Objective.MAKESPAN, kind)
-    baselines.search(4, deadline)
+    with within(seconds):
+        baselines.search(4)
     return baselines.add_to(plan)
 
 
 def test_nothing_is_begun_after_the_deadline() -> None:
     plan = usual()
-    assert evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).baselines == ()
-    whole = evaluated(plan, BackwardKind.WHOLE, NO_DEADLINE)
+    assert evaluated(plan, BackwardKind.MIXED, 0).baselines == ()
+    whole = evaluated(plan, BackwardKind.WHOLE, inf)
     assert whole.baselines and whole.late_baselines == ()
     assert not {baseline.strategy for baseline in whole.baselines} & {"zb-h1", "zbv", "zb-2p"}
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
     plan = usual()
-    late = evaluated(plan, BackwardKind.MIXED, Deadline.after(0)).late_baselines
+    late = evaluated(plan, BackwardKind.MIXED, 0).late_baselines
     assert {baseline.strategy for baseline in plan.baselines} <= set(late) and len(
         set(late)
     ) == len(late)
