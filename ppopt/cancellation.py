@@ -12,16 +12,22 @@ that runs between its items.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import wraps
 from math import inf
-from typing import TypeVar
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
-from ppopt.interrupts import RECORD
+from ppopt.interrupts import RECORD, pressed, recorded
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
+Outcome = TypeVar("Outcome", bound="DataclassInstance")
 
 LOOK = 256
 """Items of a long loop between two checkpoints: milliseconds, even on slow machines."""
@@ -54,6 +60,18 @@ def scope(end: float) -> Iterator[Scope]:
         entered.ended = True
     finally:
         _end.reset(outer)
+
+
+def driven(search: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:
+    """Make a function the driver of a search: Ctrl-C ends its scopes, and its result says so."""
+
+    @wraps(search)
+    def drive(*arguments: Arguments.args, **fields: Arguments.kwargs) -> Outcome:
+        with recorded():
+            outcome = search(*arguments, **fields)
+            return replace(outcome, interrupted=pressed())
+
+    return drive
 
 
 @contextmanager

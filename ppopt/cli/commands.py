@@ -24,8 +24,7 @@ from ppopt.problem.settings import Heading
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.schedule.schedule import Schedule
-    from ppopt.solver.deadline import Callback
-    from ppopt.solver.result import Result, Status
+    from ppopt.solver.result import Callback, Result, Status
     from ppopt.strategies import Options
 
 

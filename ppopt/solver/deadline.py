@@ -7,7 +7,6 @@ The drivers of a search have deadlines. A part of the work has a share of the re
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from fractions import Fraction
@@ -16,10 +15,7 @@ from math import inf
 from ppopt import cancellation, interrupts
 from ppopt.cancellation import Scope
 from ppopt.problem.cost_table import ZERO
-from ppopt.solver.result import Progress
-
-Callback = Callable[[Progress], None]
-Stop = Callable[[Progress], bool]
+from ppopt.solver.result import Callback, Progress, Stop
 
 
 @dataclass(frozen=True)

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt import processors
-from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline, Stop
+from ppopt.cancellation import Scope, seconds_left
+from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Provenance
+from ppopt.solver.result import Callback, Provenance, Stop
 from ppopt.versions import versions
 
 TIME_LIMIT = 60.0
 """Default time limit of a search, in seconds."""
+MIN_SECONDS = 0.01
+"""Time limit of a search for which no time is left: it still has a first schedule and a bound."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +35,25 @@ class SolveOptions:
     def provenance(self) -> Provenance:
         """Settings and versions that reproduce the request."""
         return Provenance(self.seed, self.workers, self.time_limit, versions())
+
+    @property
+    def spent(self) -> float:
+        """Seconds since the start."""
+        return self.deadline.spent
+
+    def scope(self) -> AbstractContextManager[Scope]:
+        """Limit the work of a block to the time of the request; see `ppopt.cancellation`."""
+        return self.deadline.scope()
+
+    @property
+    def tell(self) -> Callable[..., None]:
+        """Report the phase of the work, perhaps with its value and bound in the user's unit."""
+        return self.deadline.tell
+
+    def in_scope(self, progress: Callback | None = None, stop: Stop | None = None) -> SolveOptions:
+        """Options of a search for the time left in the enclosing scopes."""
+        seconds = max(MIN_SECONDS, seconds_left())
+        return self.with_deadline(Deadline.after(seconds, progress=progress, stop=stop))
 
     def with_deadline(self, deadline: Deadline) -> SolveOptions:
         """Return the options with another deadline."""

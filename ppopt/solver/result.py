@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
@@ -49,6 +50,11 @@ class Progress(NamedTuple):
     """Name of the method at work."""
     value: Fraction | None
     lower_bound: Fraction
+
+
+Callback = Callable[[Progress], None]
+Stop = Callable[[Progress], bool]
+"""Stop criterion of the caller: whether the search ends now."""
 
 
 @dataclass(frozen=True)

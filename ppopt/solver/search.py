@@ -71,7 +71,7 @@ def run_search(search: Search, start: WarmStart) -> Result:
         "%s: value %s, lower bound %s, %.1f s",
         *(result.status, result.value, result.lower_bound, result.solve_seconds),
     )
-    return replace(result, interrupted=interrupts.pressed())
+    return result
 
 
 class Search:

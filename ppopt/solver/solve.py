@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from ppopt import interrupts
+from ppopt.cancellation import driven
 from ppopt.errors import InputError, check_type
 from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
@@ -18,17 +18,16 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Result
+from ppopt.solver.result import Callback, Result, Stop
 from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.warm_start import WarmStart
 
 
-@interrupts.recorded()
+@driven
 def solve(
     pipeline: Pipeline,
     *,

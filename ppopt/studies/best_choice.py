@@ -7,18 +7,17 @@ in the order of these bounds. Once the next bound reaches the best value, the be
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ppopt import interrupts
-from ppopt.cancellation import part
+from ppopt.cancellation import driven, part, scope
 from ppopt.errors import check_type
 from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value
@@ -69,7 +68,7 @@ def has_open_choices(pipeline: Pipeline) -> bool:
     return bool(decisions & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER | _SETS))
 
 
-@interrupts.recorded()
+@driven
 def best_choice(
     pipeline: Pipeline,
     strategy: str,
@@ -97,7 +96,7 @@ def best_choice(
             schedule, value, value if schedule.fits_limits else None, 1, 1, proved=True
         )
     search = StrategySearch(pipeline, strategy, Objective(objective), options, tell=progress)
-    with Deadline.after(time_limit, began).scope():
+    with scope((time.monotonic() if began is None else began) + time_limit):
         search.descend(0)
         with part(SEARCH_SHARE):
             search.descend_until_stalled()
@@ -112,5 +111,4 @@ def best_choice(
         partitions=search.choice.partitions,
         evaluations=search.evaluations,
         proved=search.proved,
-        interrupted=interrupts.pressed(),
     )

@@ -10,6 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from ppopt import interrupts
+from ppopt.cancellation import driven, part
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -21,10 +22,9 @@ from ppopt.problem.placement import refuse_placement_search
 from ppopt.problem.problem import Problem
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.result import Progress, Result, Status, Stop
 from ppopt.solver.search import problem_of
 from ppopt.solver.solve import solve_problem
 from ppopt.strategies import Options
@@ -88,16 +88,13 @@ class Comparison(NotebookView):
     """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
     runtime: str = DEFAULT_RUNTIME
     """Runtime of the second row of the headline."""
+    interrupted: bool = False
+    """Whether Ctrl-C ended the comparison: strategies and searches may be missing."""
 
     @property
     def optimum(self) -> Result:
         """The search of the pipeline's own placement."""
         return self.optima[0]
-
-    @property
-    def interrupted(self) -> bool:
-        """Whether Ctrl-C ended the comparison: strategies and searches may be missing."""
-        return any(optimum.interrupted for optimum in self.optima)
 
     @property
     def status(self) -> Status:
@@ -203,7 +200,7 @@ class Comparison(NotebookView):
         return [row for row in self.rows if row.jitter is not None and row.fits_limit]
 
 
-@interrupts.recorded()
+@driven
 def compare(
     pipeline: Pipeline,
     *,
@@ -253,7 +250,6 @@ def compare(
     search_options = checked_options(
         time_limit, workers, seed, stop=stop, params=params, began=began
     )
-    deadline = search_options.deadline
     problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
     pipeline = problems[0]
     objective = Objective(objective)
@@ -264,14 +260,14 @@ def compare(
     tell: Callable[[Progress | str], None] = progress or (lambda _: None)
     kind = BackwardKind.read(backward_kind)
     own_schedule = current_schedule(current, pipeline, objective, options)
-    with deadline.scope():
+    with search_options.scope():
         evaluated, skipped = evaluate_all(
             pipeline,
             objective,
             options or Options(),
             kind,
             names=strategies,
-            search_seconds=CHOICE_SHARE * time_limit - deadline.spent,
+            search_seconds=CHOICE_SHARE * time_limit - search_options.spent,
             at_least_one=True,
             tell=tell,
         )
@@ -326,7 +322,6 @@ def _optima(
     """
     results: dict[Layout, Result] = {}
     for index, (space, problem) in enumerate(problems.items()):
-        share = options.deadline.left / (len(problems) - index)
 
         def follow(state: Progress, position: int = index + 1) -> None:
             if len(problems) > 1:
@@ -335,13 +330,12 @@ def _optima(
                 )
             tell(state)
 
-        deadline = Deadline.after(max(0.01, share), progress=follow, stop=options.deadline.stop)
+        with options.scope(), part(1 / (len(problems) - index)):
+            limited = options.in_scope(follow, options.deadline.stop)
         requested = None if index else hint
         start = requested or _start(problem, schedules, current)
-        results[space] = solve_problem(
-            problem, options.with_deadline(deadline), start, optional_hint=requested is None
-        )
-        if results[space].interrupted:
+        results[space] = solve_problem(problem, limited, start, optional_hint=requested is None)
+        if interrupts.pressed():
             break
     return results
 

@@ -11,7 +11,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt import interrupts
-from ppopt.cancellation import part, within
+from ppopt.cancellation import driven, part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -186,7 +186,7 @@ def _value(point: FrontierPoint) -> Fraction:
     return point.result.value
 
 
-@interrupts.recorded()
+@driven
 def frontier(
     pipeline: Pipeline,
     *,
@@ -233,8 +233,7 @@ def frontier(
         baselines=_baselines(space, evaluated, points),
         skipped=skipped,
         provenance=request.provenance,
-        solve_seconds=request.deadline.spent,
-        interrupted=interrupts.pressed(),
+        solve_seconds=request.spent,
         placements=tuple(map(placement_name, pipelines)) if also else (),
     )
 
@@ -247,20 +246,21 @@ def _run(
     Strategies that were skipped for lack of time are evaluated after the search, which then ends
     slightly after the time limit.
     """
-    space, deadline = search.space, search.options.deadline
-    seconds = search.options.params.frontier.strategies * deadline.seconds
-    with deadline.scope():
+    space, request = search.space, search.options
+    seconds = request.params.frontier.strategies * request.time_limit
+
+    with request.scope():
         with within(seconds):
-            evaluated, skipped = evaluate(tell=deadline.tell)
+            evaluated, skipped = evaluate(tell=request.tell)
         if not space.impossible:
             starts = [schedule for schedule, _ in evaluated]
-            with within(2 * seconds - deadline.spent):
+            with within(2 * seconds - request.spent):
                 starts.extend(space.first_schedules(list(starts)))
             search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if not late or interrupts.pressed():
         return evaluated, skipped
-    with after_search(deadline.seconds, deadline.spent):
+    with after_search(request.time_limit, request.spent):
         further, still_skipped = evaluate(names=late)
     if not space.impossible:
         search.seed(schedule for schedule, _ in further)

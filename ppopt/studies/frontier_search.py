@@ -19,12 +19,11 @@ from fractions import Fraction
 from itertools import pairwise
 from math import inf
 
-from ppopt.cancellation import over, part, seconds_left, shield
+from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
-from ppopt.solver.result import Progress
+from ppopt.solver.result import Callback, Progress
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment, Value
 from ppopt.studies.frontier_problem import FrontierProblem, is_settled
 
@@ -226,13 +225,14 @@ class ParetoSearch:
         known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
         seconds = max(seconds_left(), self._params.min_seconds) if by_work else self._seconds(index)
-        deadline = Deadline.after(seconds, progress=self._tell(limit))
+        with within(seconds):
+            options = self.options.in_scope(self._tell(limit))
         with shield():
             result = self.space.search(
                 self.space.memory(limit),
                 [point.schedule for point in known if point is not None],
                 self.curve.bound(limit),
-                self.options.with_deadline(deadline),
+                options,
                 target,
                 self.tried[index] if by_work else None,
             )
@@ -254,6 +254,6 @@ class ParetoSearch:
         where = f"{len(self.curve.points)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:
-            self.options.deadline.tell(f"{where}, {state.phase}", state.value, state.lower_bound)
+            self.options.tell(f"{where}, {state.phase}", state.value, state.lower_bound)
 
         return tell

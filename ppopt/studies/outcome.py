@@ -7,11 +7,13 @@ accepts it with its claims, and value, bound and status agree.
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from typing import Any, NamedTuple
 
+from ppopt.cancellation import driven
 from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import abbreviated, section, text, within
@@ -23,10 +25,9 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
-from ppopt.solver.result import Provenance, Result, Status
+from ppopt.solver.result import Callback, Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
@@ -118,6 +119,7 @@ def run_job(
     return result if earlier is None else _better(earlier, result)
 
 
+@driven
 def _searched(
     job: SolveJob, earlier: Result | None, progress: Callback | None, began: float | None
 ) -> Result:
@@ -136,7 +138,7 @@ def _searched(
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
     schedules = () if earlier.schedule is None else (earlier.schedule,)
-    with options.deadline.scope():
+    with options.scope():
         candidates = choice_of(problem)
     bound = int(earlier.lower_bound * pipeline.grid)
     if candidates is not None:
@@ -185,7 +187,7 @@ def _better(old: Result, new: Result) -> Result:
 
 
 def _evaluated(job: SolveJob) -> Result:
-    time, pipeline, limit = Deadline.after(), job.pipeline, job.time_limit
+    began, pipeline, limit = time.monotonic(), job.pipeline, job.time_limit
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     bound = None
     if has_open_choices(pipeline) and not choice.proved:
@@ -201,7 +203,7 @@ def _evaluated(job: SolveJob) -> Result:
         proof="",
         certificate=Certificate(Argument.SEARCH),
         provenance=Provenance(job.seed, 1, limit, versions()),
-        solve_seconds=time.spent,
+        solve_seconds=time.monotonic() - began,
         interrupted=choice.interrupted,
     )
     return with_spent_time(result)

@@ -12,6 +12,7 @@ to its end keeps its bound, and the bound over all combinations is the minimum.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
@@ -21,7 +22,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from ppopt import interrupts
-from ppopt.cancellation import part
+from ppopt.cancellation import driven, equal_share, over, part, scope, seconds_left, shield
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
@@ -37,10 +38,10 @@ from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.child_process import interpreter
 from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS
 from ppopt.solver.choices.spaces import traits_of_any
-from ppopt.solver.deadline import NO_DEADLINE, Callback, Deadline
+from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Status
+from ppopt.solver.result import Callback, Status
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
@@ -202,7 +203,7 @@ class PlanArguments:
         raise reason
 
 
-@interrupts.recorded()
+@driven
 def plan_parallelism(
     space: ParallelSpace,
     choices: PlanArguments = PlanArguments(),
@@ -230,8 +231,7 @@ def plan_parallelism(
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
-    deadline = options.deadline if study is None else NO_DEADLINE
-    with deadline.scope():
+    with shield() if study is not None else options.scope():
         with part(DERIVING_SHARE):
             models, skipped = space.models()
         spaces, refused = choices.spaces(models, space.microbatch_tokens)
@@ -260,8 +260,8 @@ def plan_parallelism(
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
         space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped, options.provenance,
-        options.deadline.spent, interrupts.pressed(),
-        None if stored is None else stored.report, least_memory,
+        options.spent, storage=None if stored is None else stored.report,
+        least_memory=least_memory,
     )  # fmt: skip
 
 
@@ -274,7 +274,8 @@ def _own_engine(
     save.
     """
     slots = min(options.workers, num_rows, MAX_PROCESSES)
-    if slots < 2 or options.deadline.left < MIN_PROCESS_SECONDS or interpreter() is None:
+    seconds_to_go = options.time_limit - options.spent
+    if slots < 2 or seconds_to_go < MIN_PROCESS_SECONDS or interpreter() is None:
         return DirectEngine(), options
     engine = stack.enter_context(closing(LocalEngine(slots, RETRIES)))
     return engine, replace(options, workers=max(MIN_WORKERS, options.workers // slots))
@@ -324,8 +325,10 @@ class _ParallelSearch:
         self.rows = list(rows)
         self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
-        self._deadline, self._options = options.deadline, options.with_deadline(NO_DEADLINE)
-        self._limit = options.deadline.seconds
+        self._request, self._options = options, options.with_deadline(NO_DEADLINE)
+        self._end = options.deadline.end
+        """Instant of `time.monotonic` at which time is up."""
+        self._limit = options.time_limit
         self._stopped = False
         """Whether the engine was asked to stop."""
         if stored is not None:
@@ -337,8 +340,7 @@ class _ParallelSearch:
         A search that ended early had to beat the step of another combination. If that step was
         shorter than the best one known now, the search is not exhausted.
         """
-        spent = sum(state.seconds for state in states.values()) / self._engine.slots
-        self._deadline = self._deadline.longer(-spent)
+        self._end -= sum(state.seconds for state in states.values()) / self._engine.slots
         for index, row in enumerate(self.rows):
             state = states.get(row.parallelism)
             if state is not None:
@@ -365,25 +367,30 @@ class _ParallelSearch:
         return None if minimum is None else min_known((minimum, self.best))
 
     def run(self) -> None:
-        """Search in rounds, each for half of the time left; one combination even if time is up.
+        """Evaluate strategies, then search; one combination is planned even if time is up."""
+        with scope(self._end):
+            self._evaluate_first()
+            self._search_in_rounds()
+        self._plan_best()
+
+    def _search_in_rounds(self) -> None:
+        """Search in rounds, each for half of the time left.
 
         Every round has at most half as many open combinations as the previous one, each for at
         least twice as long (successive halving). The last round has a slot for each of its
         combinations, and all remaining time. If its searches end early, open combinations are
         searched in further rounds.
         """
-        self._evaluate_first()
         waiting, turn = self._open(), MIN_TURN_SHARE * self._limit
         while waiting and not self._ended:
             slots = self._engine.slots
             last = len(waiting) <= slots
-            deadline = self._deadline if last else self._deadline.share(ROUND_SHARE)
-            self._round(waiting, turn, deadline)
+            with part(1.0 if last else ROUND_SHARE):
+                self._round(waiting, turn)
             turn *= 2
-            num_turns = max(slots, int(self._deadline.share(ROUND_SHARE).left * slots / turn))
+            num_turns = max(slots, int(ROUND_SHARE * seconds_left() * slots / turn))
             still_open = self._open()
             waiting = still_open if last else still_open[: min((len(waiting) + 1) // 2, num_turns)]
-        self._plan_best()
 
     def _evaluate_first(self) -> None:
         """Evaluate strategies on every open combination, the most promising first.
@@ -391,10 +398,12 @@ class _ParallelSearch:
         After a share of the time this ends once a combination has a step. Those of the smallest
         steps are evaluated further.
         """
-        self._evaluate(self._deadline.share(QUICK_SHARE), further=False)
-        self._evaluate(self._deadline.share(FURTHER_SHARE), further=True)
+        with part(QUICK_SHARE):
+            self._evaluate(further=False)
+        with part(FURTHER_SHARE):
+            self._evaluate(further=True)
 
-    def _evaluate(self, deadline: Deadline, *, further: bool) -> None:
+    def _evaluate(self, *, further: bool) -> None:
         """Evaluate strategies on every open combination that has no plan."""
         engine = self._engine
         queue = deque(index for index in self._open() if self.rows[index].plan is None)
@@ -402,7 +411,7 @@ class _ParallelSearch:
         def submit() -> None:
             while queue and engine.free > 0:
                 index = queue.popleft()
-                if interrupts.pressed() or (deadline.over and self.best is not None):
+                if interrupts.pressed() or (over() and self.best is not None):
                     queue.clear()
                 elif self._is_open(index):
                     row = self.rows[index]
@@ -432,7 +441,7 @@ class _ParallelSearch:
     @property
     def _ended(self) -> bool:
         """Whether no further search is started."""
-        return interrupts.pressed() or (self._planned and self._deadline.left <= MIN_SECONDS)
+        return interrupts.pressed() or (self._planned and seconds_left() <= MIN_SECONDS)
 
     @property
     def _planned(self) -> bool:
@@ -469,16 +478,16 @@ class _ParallelSearch:
         training = row.model.training
         return True, row.lower_bound * (1 + Fraction(training.devices - 1, training.batches))
 
-    def _round(self, waiting: Sequence[int], turn: float, deadline: Deadline) -> None:
+    def _round(self, waiting: Sequence[int], turn: float) -> None:
         """Search combinations once each, as many at the same time as the engine has slots.
 
-        Each is searched for `turn` seconds, or longer if the deadline leaves more.
+        Each is searched for `turn` seconds, or longer if more time is left.
         """
         engine, queue = self._engine, deque(waiting)
 
         def submit() -> None:
             while queue and engine.busy < engine.slots:
-                self._submit(queue.popleft(), queue, turn, deadline)
+                self._submit(queue.popleft(), queue, turn)
 
         def ends() -> bool:
             self._stopped = interrupts.pressed() or self._is_late
@@ -489,18 +498,19 @@ class _ParallelSearch:
     @property
     def _is_late(self) -> bool:
         """Whether searches should have ended, and a combination is planned."""
-        return self._planned and -self._deadline.left > LATE_SHARE * self._limit + GRACE
+        latest = self._end + LATE_SHARE * self._limit + GRACE
+        return self._planned and time.monotonic() > latest
 
-    def _submit(self, index: int, queue: Sequence[int], turn: float, deadline: Deadline) -> None:
+    def _submit(self, index: int, queue: Sequence[int], turn: float) -> None:
         """Submit a search of a combination, if it is still open and time remains."""
-        seconds_left = deadline.left
+        left = seconds_left()
         if not self._is_open(index) or (
-            seconds_left <= MIN_SECONDS and (self._planned or self._engine.busy)
+            left <= MIN_SECONDS and (self._planned or self._engine.busy)
         ):
             return
         num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
-        turn = max(turn, deadline.share_with(num_waiting).seconds)
-        seconds = max(MIN_SECONDS, min(self._deadline.left, turn))
+        turn = max(turn, equal_share(num_waiting) * left)
+        seconds = max(MIN_SECONDS, min(self._end - time.monotonic(), turn))
         self._engine.submit(index, self._task(index, seconds))
 
     def _task(self, index: int, seconds: float) -> CombinationTask:
@@ -510,7 +520,7 @@ class _ParallelSearch:
         in_process = isinstance(self._engine, DirectEngine)
         return CombinationTask(
             self._spaces[row.parallelism], row.state, seconds, self.best, self._options, key,
-            self._deadline.progress if in_process else None,
+            self._request.deadline.progress if in_process else None,
         )  # fmt: skip
 
     def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
@@ -518,7 +528,7 @@ class _ParallelSearch:
         for index, done in ended:
             if isinstance(done, CombinationDone) and done.state is not None:
                 self.rows[index] = replace(self.rows[index], state=done.state)
-            self._deadline.tell("combinations", self.best, self.lower_bound or ZERO)
+            self._request.tell("combinations", self.best, self.lower_bound or ZERO)
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of searches."""
@@ -531,4 +541,4 @@ class _ParallelSearch:
             elif done.failed is None and not self._stopped:
                 row = replace(row, failed="its search was cancelled")
             self.rows[index] = row
-            self._deadline.tell("combinations", self.best, self.lower_bound or ZERO)
+            self._request.tell("combinations", self.best, self.lower_bound or ZERO)

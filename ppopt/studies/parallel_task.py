@@ -13,6 +13,7 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
+from ppopt.cancellation import shield, within
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
@@ -20,9 +21,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import gap_of, min_known, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Callback, Deadline
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Status
+from ppopt.solver.result import Callback, Status
 from ppopt.studies import outcome, plan_record
 from ppopt.studies.first_schedules import FirstRow, FirstRows
 from ppopt.studies.outcome import PLAN, fraction
@@ -154,7 +154,8 @@ class CombinationTask:
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
-        turn = Deadline.after(self.seconds, progress=self.tell)
+        with shield(), within(self.seconds):
+            options = self.options.in_scope(self.tell)
         batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
         space = self.space.beginning_with(first[0].configuration) if first else self.space
         try:
@@ -162,7 +163,7 @@ class CombinationTask:
                 space,
                 Objective.MAKESPAN,
                 BackwardKind.MIXED,
-                self.options.with_deadline(turn),
+                options,
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(self.state),
                 evaluates=plan is None,
@@ -170,7 +171,7 @@ class CombinationTask:
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))
-        spent, plan = turn.spent, replace(plan, space=self.space)
+        spent, plan = options.spent, replace(plan, space=self.space)
         state = self.state.after(plan, spent)._replace(
             exhausted=spent < self.seconds and not plan.interrupted, known_value=self.known_value
         )

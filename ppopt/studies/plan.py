@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from ppopt import interrupts
+from ppopt.cancellation import driven
 from ppopt.errors import InputError, check_type
 from ppopt.formats.config import missing
 from ppopt.problem import exact
@@ -26,9 +26,9 @@ from ppopt.problem.placement import explicit, name_and_chunks
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Callback, Stop
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
+from ppopt.solver.result import Callback, Stop
 from ppopt.strategies import Options
 from ppopt.studies.current_schedule import can_start_from
 from ppopt.studies.first_schedules import least_memory_row
@@ -46,7 +46,7 @@ from ppopt.studies.plan_space import (
 )
 
 
-@interrupts.recorded()
+@driven
 def plan(
     model: Model | Pipeline,
     *,
@@ -198,6 +198,7 @@ def _space(
     )
 
 
+@driven
 def search_plan_space(
     space: PlanSpace,
     objective: Objective,

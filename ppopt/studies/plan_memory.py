@@ -11,7 +11,6 @@ from ppopt.cancellation import over, part, shield
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.partition import SEARCH
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.studies.best_choice import has_open_choices
@@ -121,9 +120,9 @@ def _search_memory(candidate: PlanCandidate, goal: Fraction | None, tell: Tell) 
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
     space = frontier_problem_of(candidate.problem)
-    deadline = Deadline.after(progress=lambda state: tell(state.phase))
+    told = options.in_scope(lambda state: tell(state.phase))
     search = ParetoSearch(
-        space, options.with_deadline(deadline), Curve(space.limits),
+        space, told, Curve(space.limits),
         max_level=options.params.plan.memory_max_level, goal=goal,
     )  # fmt: skip
     search.minimize_memory(schedule)

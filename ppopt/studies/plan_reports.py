@@ -72,12 +72,12 @@ class PlanReports:
 
     def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
         """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
-        if plan.value is None or plan.interrupted:
+        if plan.value is None:
             return plan
         almost = partial(self._with_memory_within, slowdown=slowdown)
         reports = (self._with_less_memory, almost, self._with_more_memory, self._with_baselines)
         for add_report in reports:
-            if not plan.interrupted:
+            if not interrupts.pressed():
                 plan = add_report(plan)
         return plan
 
@@ -109,7 +109,7 @@ class PlanReports:
         max_time = int(self._search.ceiling * (1 + slowdown))
         with within(self._params.slowdown_share * self._deadline.seconds):
             share = within_share(self._search.candidates, max_time, self._search.tell)
-        return replace(plan, within=share, interrupted=interrupts.pressed())
+        return replace(plan, within=share)
 
     def _with_more_memory(self, plan: Plan) -> Plan:
         """Add the effect of more memory, by a short search if that can be set up in time."""
@@ -143,11 +143,7 @@ class PlanReports:
         with after_search(deadline.seconds, deadline.spent):
             self._baselines.search(plan.best.configuration.batches)
         plan = self._started_again(plan)
-        return replace(
-            self._baselines.add_to(plan),
-            interrupted=interrupts.pressed(),
-            solve_seconds=deadline.spent,
-        )
+        return replace(self._baselines.add_to(plan), solve_seconds=deadline.spent)
 
     def _started_again(self, plan: Plan) -> Plan:
         """The plan with the schedules of all baselines, if one of them is better.

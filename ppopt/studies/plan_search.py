@@ -455,7 +455,6 @@ class PlanSearch:
             skipped=set_up.skipped,
             provenance=self.options.provenance,
             solve_seconds=self._deadline.spent,
-            interrupted=interrupts.pressed(),
         )
 
     @property

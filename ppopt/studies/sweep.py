@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppopt import interrupts, processors
+from ppopt.cancellation import driven
 from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
@@ -141,7 +142,7 @@ def sweep(
         return run(rows, engine, storage=storage, study_name=study_name, progress=progress)
 
 
-@interrupts.recorded()
+@driven
 def run(
     grid: Grid,
     engine: Engine,
@@ -164,7 +165,6 @@ def run(
         storage=storage,
         rows=under_way.result(),
         grid=grid,
-        interrupted=interrupts.pressed(),
         not_stored=under_way.not_stored,
         damaged=tuple(under_way.damaged),
     )

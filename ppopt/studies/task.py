@@ -7,8 +7,7 @@ from typing import NamedTuple, Protocol
 
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
-from ppopt.solver.deadline import Callback
-from ppopt.solver.result import Result
+from ppopt.solver.result import Callback, Result
 from ppopt.studies import outcome
 from ppopt.studies.records import StoredResult, one_line
 from ppopt.studies.solve_job import SolveJob, version

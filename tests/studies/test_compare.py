@@ -15,6 +15,7 @@ from ppopt import (
     Pipeline,
     Result,
     Schedule,
+    cancellation,
     evaluate,
     read_pipeline,
 )
@@ -50,7 +51,8 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
         searches.append((problem.pipeline, options.deadline.seconds))
         return solve_problem(problem, options, *more, **named)
 
-    monkeypatch.setattr(deadline, "time", clock)
+    for module in (deadline, cancellation):
+        monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
     monkeypatch.setattr(compare, "solve_problem", search)
     pipeline = Pipeline(stages=2, batches=4)

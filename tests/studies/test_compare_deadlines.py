@@ -16,7 +16,7 @@ from tests.clock import stepping_clock
 
 
 @pytest.mark.parametrize("partition", ["balanced", "search"])
-@pytest.mark.parametrize("readings", [20, 60])
+@pytest.mark.parametrize("readings", [15, 30])
 def test_no_strategy_is_begun_after_the_deadline(
     partition: str, readings: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

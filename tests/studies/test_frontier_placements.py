@@ -71,8 +71,7 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
                        schedule=None)  # fmt: skip
 
     monkeypatch.setattr(FixedPipelineProblem, "search", unproved)
-    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", lambda self: Proved(
-        self.limits[-1], Fraction(1), "", Certificate(Argument.SEARCH)))  # fmt: skip
+    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", bounded_by_1)
     together = frontier(
         PLACED["linear"], also=[PLACED["v/2"]], workers=1, time_limit=600, progress=ended(20)
     )
@@ -82,6 +81,11 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
         assert point.result.lower_bound == 1 == point.result.schedule.origin.lower_bound
         assert point.result.status is Status.FEASIBLE
         assert point.limit_proved is (point is together.points[0])
+
+
+def bounded_by_1(space: FixedPipelineProblem) -> Proved:
+    """A simple bound instead of that of one device."""
+    return Proved(space.limits[-1], Fraction(1), "", Certificate(Argument.SEARCH))
 
 
 def ended(steps: int) -> Callable[[ppopt.Progress], None]:
@@ -96,11 +100,10 @@ def ended(steps: int) -> Callable[[ppopt.Progress], None]:
 
 
 def test_a_placement_without_a_schedule_leaves_the_points_proved() -> None:
-    """V holds two microbatches' activations on device 0 at least, which is over the limit."""
-    costs: dict[str, Any] = {"stages": 2, "batches": 2, "mem_limit": 2}
-    v = Pipeline(**costs, placement="v", activation=[1, 1, 1, 2])
+    """In V device 0 has half of each stage, so that one microbatch takes 2 there."""
+    costs: dict[str, Any] = {"stages": 2, "batches": 2, "activation": [1, 3], "mem_limit": [1, 3]}
+    linear, v = Pipeline(**costs), Pipeline(**costs, placement="v")
     assert frontier(v, workers=1).status is Status.INFEASIBLE
-    linear = Pipeline(**costs)
     together, alone = of_all(linear, v), frontier(linear, workers=1)
     assert together.status is Status.OPTIMAL
     assert list(map(_figures, together.points)) == list(map(_figures, alone.points))
@@ -159,5 +162,6 @@ def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.Mon
 
     values: list[Fraction | None] = []
     monkeypatch.setattr(FixedPipelineProblem, "search", recorded)
+    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", bounded_by_1)
     of_all(*PLACED.values())
     assert useless[:2] == [inf, values[0]]

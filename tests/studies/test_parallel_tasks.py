@@ -323,7 +323,7 @@ def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> No
         state = done.state._replace(lower_bound=Fraction(0), exhausted=False)
         return replace(done, state=state)
 
-    for module in (deadline, cancellation):
+    for module in (deadline, cancellation, parallel_plan):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(CombinationTask, "perform", perform)
     monkeypatch.setattr(parallel_plan, "MIN_TURN_SHARE", 0.25)

@@ -23,7 +23,6 @@ def result_of(
     state: SearchedConfigurations,
     options: SolveOptions,
     *,
-    interrupted: bool = False,
     hint: HintRecord | None = None,
 ) -> Result:
     """Result of a search of the configurations of a choice, whose schedule is verified."""
@@ -45,7 +44,6 @@ def result_of(
         certificate=choice.certificate(state),
         provenance=options.provenance,
         solve_seconds=options.deadline.spent,
-        interrupted=interrupted,
         hint=hint,
     )
     if best is None or best.schedule is None:

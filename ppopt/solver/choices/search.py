@@ -204,14 +204,7 @@ class ConfigurationSearch:
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""
-        return result_of(
-            self.choice,
-            self._problem,
-            self.state,
-            self._options,
-            interrupted=interrupts.pressed(),
-            hint=self._hint,
-        )
+        return result_of(self.choice, self._problem, self.state, self._options, hint=self._hint)
 
     # Which configurations, and how long.
 

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppopt.errors import InputError
-from ppopt.solver.deadline import Deadline
 from ppopt.studies.engines.engine import STOPPED
 from ppopt.studies.solve_job import version
 from ppopt.studies.task import Done, TaskProtocol
@@ -71,7 +70,7 @@ class DaskEngine:
         self._ended = as_completed(loop=client.loop, raise_errors=False)
         self._task_ids: dict[Future, int] = {}
         self._version = version()
-        self._next_look = Deadline.after(0.0)
+        self._next_look = time.monotonic()
         self._slots = 0
         self._declared = False
 
@@ -94,12 +93,12 @@ class DaskEngine:
 
     def _look(self) -> None:
         """Update the size of the cluster every `LOOK` seconds: workers come and go."""
-        if self._next_look.left > 0:
+        if self._next_look > time.monotonic():
             return
         workers = self._client.scheduler_info(n_workers=-1)["workers"].values()
         self._slots = sum(worker["nthreads"] for worker in workers)
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
-        self._next_look = Deadline.after(LOOK)
+        self._next_look = time.monotonic() + LOOK
 
     def submit(self, task_id: int, task: TaskProtocol) -> None:
         """Submit a task, under a key of everything that its result depends on."""
@@ -117,9 +116,9 @@ class DaskEngine:
 
     def wait(self, seconds: float) -> list[tuple[int, Done]]:
         """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
-        deadline = Deadline.after(seconds)
+        end = time.monotonic() + seconds
         while not self._ended.has_ready():
-            if deadline.left <= 0:
+            if time.monotonic() >= end:
                 return []
             time.sleep(PAUSE)
         ended = []

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from ppopt import interrupts
+from ppopt.cancellation import shield
 from ppopt.studies.task import Done, TaskProtocol
 
 STOPPED = Done(interrupted=True)
@@ -76,7 +77,8 @@ class DirectEngine:
         if not self._tasks:
             return []
         task_id, task = self._tasks.popleft()
-        return [(task_id, STOPPED if self._stopped else task.perform())]
+        with shield():
+            return [(task_id, STOPPED if self._stopped else task.perform())]
 
     def stop(self) -> None:
         """Perform no further task."""
