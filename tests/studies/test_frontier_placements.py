@@ -100,9 +100,10 @@ def ended(steps: int) -> Callable[[ppopt.Progress], None]:
 
 
 def test_a_placement_without_a_schedule_leaves_the_points_proved() -> None:
-    """In V device 0 has half of each stage, so that one microbatch takes 2 there."""
-    costs: dict[str, Any] = {"stages": 2, "batches": 2, "activation": [1, 3], "mem_limit": [1, 3]}
-    linear, v = Pipeline(**costs), Pipeline(**costs, placement="v")
+    """V puts the first and the last layer, of static memory 3 each, on device 0."""
+    layers = [{"forward": 1, "activation": 1, "static": static} for static in (3, 0, 0, 3)]
+    model, costs = ppopt.Model(layers), {"devices": 2, "batches": 2, "mem_limit": 5}
+    linear, v = model.pipeline(**costs), model.pipeline(**costs, placement="v", chunks=2)
     assert frontier(v, workers=1).status is Status.INFEASIBLE
     together, alone = of_all(linear, v), frontier(linear, workers=1)
     assert together.status is Status.OPTIMAL
