@@ -296,12 +296,12 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
 
     output.refuse_orders(settings, "frontier")
     near = None if within is None else share("within", within)
-    pipeline, *others = _of_all_placements(settings)
+    pipeline, *further = _of_all_placements(settings)
     options = strategy_options(settings)
     with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
         curve = search(
             pipeline,
-            also=others,
+            also=further,
             options=options,
             **search_options(settings),
             progress=line.update,

@@ -1,7 +1,7 @@
 """A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
 
 The drivers of a search have deadlines. A part of the work has a share of the remaining time:
-`share`, `share_with`, `within`. What a driver calls knows no deadline: `scope` ends it.
+`share`, `share_with`. What a driver calls knows no deadline: `scope` ends it.
 """
 
 from __future__ import annotations
@@ -65,11 +65,6 @@ class Deadline:
     def scope(self) -> AbstractContextManager[Scope]:
         """Limit the work of a block to this deadline; see `ppopt.cancellation`."""
         return cancellation.scope(self.end)
-
-    def within(self, seconds: float) -> Deadline:
-        """Deadline from now on of at most `seconds`, within the remaining time."""
-        now = time.monotonic()
-        return replace(self, began=now, seconds=min(seconds, self.end - now))
 
     def share(self, share: float) -> Deadline:
         """Deadline from now on of a share of the remaining time."""

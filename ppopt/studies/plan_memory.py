@@ -120,9 +120,9 @@ def _search_memory(candidate: PlanCandidate, goal: Fraction | None, tell: Tell) 
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
     space = frontier_problem_of(candidate.problem)
-    told = options.in_scope(lambda state: tell(state.phase))
+    options = options.in_scope(lambda state: tell(state.phase))
     search = ParetoSearch(
-        space, told, Curve(space.limits),
+        space, options, Curve(space.limits),
         max_level=options.params.plan.memory_max_level, goal=goal,
     )  # fmt: skip
     search.minimize_memory(schedule)

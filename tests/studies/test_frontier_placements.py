@@ -136,7 +136,7 @@ def test_placements_that_know_each_other_have_the_points_of_each_alone(seed: int
     together = of_all(*pipelines)
     assert together.status is Status.OPTIMAL
     points = sorted((point.limit, point.result.value) for part in alone for point in part.points)
-    values = [min(value for other, value in points if other <= limit) for limit, _ in points]
+    values = [min(value for known, value in points if known <= limit) for limit, _ in points]
     best = {pair for pair, value in zip(points, values, strict=True) if pair[1] == value}
     undominated = [pair for pair in sorted(best) if not any(
         limit < pair[0] and value <= pair[1] for limit, value in best)]  # fmt: skip
