@@ -173,12 +173,19 @@ def _groups(modules: Modules, related_to: Callable[[Module, Module], bool]) -> l
     return groups
 
 
+def shortest_by_memory(options: Iterable[LayerOption]) -> list[LayerOption]:
+    """Options of which every longer one has less resident memory, the shortest first."""
+    front: list[LayerOption] = []
+    for option in sorted(options, key=lambda own: (own.time + own.moving, own.resident)):
+        if not front or option.resident < front[-1].resident:
+            front.append(option)
+    return front
+
+
 def convex_hull(options: Iterable[LayerOption]) -> list[LayerOption]:
     """Options on the lower convex hull of time against resident memory, the shortest first."""
     hull: list[LayerOption] = []
-    for option in sorted(options, key=lambda own: (own.time + own.moving, own.resident)):
-        if hull and option.resident >= hull[-1].resident:
-            continue
+    for option in shortest_by_memory(options):
         while len(hull) > 1 and hull[-2].rate(hull[-1]) >= hull[-2].rate(option):
             hull.pop()
         hull.append(option)

@@ -66,6 +66,8 @@ def _causes(argument: Argument, report: ScheduleReport) -> list[str]:
     causes = ["work"]
     if argument in (Argument.ENDS, Argument.DEVICES) and report.mem_limit is not None:
         causes.append("memory limit")
+    if argument is Argument.MOVES:
+        return ["moves to the host", *causes]
     if argument is Argument.ROUND_TRIP:
         return [*causes, "longest round trip of a microbatch"]
     if argument is Argument.WORK and report.objective == Objective.DEVICE_SPAN.value:

@@ -30,6 +30,8 @@ class Argument(StrEnum):
     ROUND_TRIP = "round-trip"
     """A microbatch goes from the device named to the last stage and back; the device works on
     earlier microbatches before it goes, and on later ones after it is back."""
+    MOVES = "moves"
+    """The link between the device named and its host carries all moves of its activations."""
     DEVICES = "devices"
     """The devices named need that long, with all others as delays."""
     SEARCH = "search"

@@ -12,7 +12,7 @@ from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.problem.layer_choices import SEARCH_SET
-from ppopt.problem.layer_options import convex_hull, sets_of_all
+from ppopt.problem.layer_options import convex_hull, sets_of_all, shortest_by_memory
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import SEARCH, Counts
@@ -40,7 +40,7 @@ RUNTIMES = (ANY_RUNTIME, *RUNTIME_NAMES)
 """Runtimes of the schedule: PyTorch runs any order of a named placement, of one route."""
 AS_GIVEN = "layers"
 """Value of `recompute` for the recompute that the layers of the model set."""
-MAX_SETS = 6
+MAX_SETS = 16
 """Maximum number of sets of modules of a plan, if all layers recompute the same ones."""
 RECOMPUTE = ("none", "full", "selective", "search", AS_GIVEN)
 """Values of `recompute` in a plan."""
@@ -140,9 +140,13 @@ class PlanSpace:
         if not searches.intersection(self.recompute):
             return self.recompute
         options = sets_of_all(self.model.without_choices(("recompute",)).layers)
-        if len(options) > MAX_SETS:
-            options = convex_hull(options)[:MAX_SETS]
-        sets = ("+".join(own.recompute) for own in options if not isinstance(own.recompute, bool))
+        for fewer in (shortest_by_memory, convex_hull):
+            options = fewer(options) if len(options) > MAX_SETS else options
+        sets = (
+            "+".join(own.recompute)
+            for own in options[:MAX_SETS]
+            if not isinstance(own.recompute, bool)
+        )
         stated = (mode for mode in self.recompute if mode not in searches)
         return tuple(dict.fromkeys((*stated, "none", *sets, "full")))
 

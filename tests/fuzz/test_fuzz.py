@@ -6,6 +6,7 @@ import gc
 import runpy
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -65,6 +66,18 @@ def test_a_short_slice_finds_nothing(name: str) -> None:
         campaign.attack(CATEGORIES[name], "slice", index, tally)
     assert tally.examples == {}
     assert tally.cases - tally.skipped > 0
+
+
+@pytest.mark.parametrize(("name", "count"), [("layers", 80), ("recompute", 160), ("offload", 60)])
+def test_300_models_with_modules_have_the_optimum_of_every_choice(name: str, count: int) -> None:
+    """Partitions, limits, and what layers and modules recompute and offload, all enumerated."""
+    category, rng, judged = CATEGORIES[name], Random(name), 0
+    while judged < count:
+        case = category.draw(rng)
+        if any(layer.get("modules") for layer in case["pipeline"]["model"]):
+            with suppress(SkippedError):
+                assert list(category.check(case)) == []
+                judged += 1
 
 
 @pytest.mark.parametrize("name", CATEGORIES)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt import Pipeline, Status
+from ppopt import Pipeline, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.objective import Objective
@@ -19,13 +19,12 @@ from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.relaxation.route_times import RouteTimes
 
 
-def bound_of(**fields: Any) -> Fraction:
-    """The bound of device 0, in the user's unit."""
+def bound_of(objective: Objective = Objective.MAKESPAN, device: int = 0, **fields: Any) -> Fraction:
+    """The bound of a device, in the user's unit."""
     pipeline = Pipeline(**fields)
-    problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
+    problem = Problem(pipeline, objective, BackwardKind.WHOLE)
     route = RouteTimes(problem.relaxed.instance)
-    shared = pipeline.host_link == "shared"
-    bound = host_link_bound(InstanceCosts.of(pipeline), route, 0, shared=shared)
+    bound = host_link_bound(InstanceCosts.of(pipeline), route, device, objective)
     return Fraction(bound, pipeline.ticks.per_unit)
 
 
@@ -47,15 +46,38 @@ def test_the_bound_by_hand(fields: dict[str, Any], expected: Fraction) -> None:
     assert bound_of(**STAGE | {"batches": 4, "offload_time": 10} | fields) == expected
 
 
+@pytest.mark.parametrize(
+    ("limit", "makespan", "span"), [(30, 4 + 4 * 10 + 10 + 2 + 6, 1 + 4 * 10 + 10 + 2),
+                                    (3, 3 + 4 * 23 + 6, 4 * 23)]
+)  # fmt: skip
+def test_the_span_of_a_device_and_its_memory_by_hand(limit: int, makespan: int, span: int) -> None:
+    """Three stages before that take 1 and 2; one activation is live during 1 + 2 x 10 + 2."""
+    fields = STAGE | {"stages": 4, "batches": 4, "offload_time": 10, "mem_limit": limit}
+    assert bound_of(device=3, **fields) == makespan
+    assert bound_of(Objective.DEVICE_SPAN, 3, **fields) == span
+
+
+@pytest.mark.parametrize("objective", Objective)
+@pytest.mark.parametrize("link", ["duplex", "shared"])
+def test_a_schedule_with_moves_is_bounded_by_them(link: str, objective: Objective) -> None:
+    """Compute alone needs 51; the re-checker confirms what the moves need."""
+    pipeline = Pipeline(
+        stages=4, batches=16, mem_limit=3, offload_memory=1, offload_time=6, host_link=link
+    )
+    result = ppopt.solve(pipeline, objective=objective, workers=1, time_limit=1)
+    assert result.lower_bound >= 6 * 16
+    assert ppopt.recheck(result, workers=1).verdict is Verdict.CONFIRMED
+
+
 def test_a_search_of_offload_is_bounded_by_its_moves() -> None:
-    """Two microbatches need 6 without offload; moves of both need 1 + 20 + 10 + 2 = 33."""
+    """Two microbatches need 6 without offload; with moves one after the other 2 x 23."""
     layer = {
         "forward": 1, "backward": 2, "activation": 4, "offload_time": 10, "offload_memory": 3
     }  # fmt: skip
     fits = Pipeline(stages=1, batches=2, model=[layer], mem_limit=4, offload="search")
     choice = RecomputeChoice(Problem(fits, Objective.MAKESPAN, BackwardKind.WHOLE))
     bounds = [option.bound / fits.grid for option in choice.devices[0]]
-    assert bounds == [6, 33]
+    assert bounds == [6, 46]
     result = ppopt.solve(fits, workers=1, time_limit=60)
     assert (result.status, result.value) == (Status.OPTIMAL, 6)
 

@@ -21,6 +21,7 @@ from ppopt.solver.arguments import MINIMUM_MEMORY, WORK
 from ppopt.solver.bound import TRIVIAL, Bound
 from ppopt.solver.bounds import idle_bounds
 from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails, HeadTail
+from ppopt.solver.bounds.host_link_bound import host_link_bound
 from ppopt.solver.bounds.microbatch_bounds import microbatch_bound
 from ppopt.solver.bounds.proof_scope import of_relaxation
 from ppopt.solver.relaxation import pairs
@@ -142,7 +143,8 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
         problem = problem.relaxed_by(without_blocking)
     around, objective = HeadsAndTails.around_compute(problem), problem.objective
     heads_tails = () if around is None else around.devices
-    bound = of_relaxation(problem, device_bound(problem.relaxed.instance, objective, heads_tails))
+    own = device_bound(problem.relaxed.instance, objective, heads_tails), _by_moves(problem)
+    bound = of_relaxation(problem, max(own, key=lambda bound: bound.value))
     if Trait.MICROBATCHES not in problem.traits:
         return bound
     unlimited = problem.relaxed_memory
@@ -156,6 +158,20 @@ def known_bound(problem: Problem, *, any_order: bool = False) -> Bound:
         *(of_relaxation(problem, relaxed_bound, retained) for relaxed_bound in differing),
     ]
     return max(bounds, key=lambda bound: bound.value)
+
+
+def _by_moves(problem: Problem) -> Bound:
+    """Largest bound by the link of a device to its host; trivial with two routes."""
+    pipeline = problem.pipeline
+    if Trait.OFFLOAD not in problem.traits or pipeline.routes > 1:
+        return TRIVIAL
+    route, costs = RouteTimes(problem.relaxed.instance), problem.instance.costs
+    value, device = max(
+        (host_link_bound(costs, route, device, problem.objective), device)
+        for device in range(pipeline.num_devices)
+    )
+    proof = f"device {device} and its host need {pipeline.time_text(value)} for all moves"
+    return Bound(value, proof, Certificate(Argument.MOVES, (device,)))
 
 
 def device_infeasible(routes: list[RouteTimes], device: int) -> bool:

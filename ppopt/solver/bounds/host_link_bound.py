@@ -1,34 +1,56 @@
-"""Lower bound on the makespan by the link between a device and its host.
+"""Lower bound on the makespan, or on the span of a device, by the link between it and its host.
 
 All activations that the stages of a device offload go over this link, one at a time in each
 direction, or one at a time on a shared link. The first move starts after F of its stage. After the
 last move out, the activation comes back, and its backward and those of all stages below follow;
-after the last move back, only the latter. Times are those of `RouteTimes`: no operation is shorter.
+after the last move back, only the latter. The span of a device counts its own operations alone.
+Times are those of `RouteTimes`: no operation is shorter.
+
+Within a memory limit: what F retains is live during F, its moves and its backward at least, on the
+device. The sum over all microbatches of amount times duration is at most headroom times the time
+between the first F of the device and its last backward.
 """
 
 from __future__ import annotations
 
+from math import ceil
+
 from ppopt.problem.instance_costs import InstanceCosts
+from ppopt.problem.link_mode import HostLink
+from ppopt.problem.objective import Objective
 from ppopt.solver.relaxation.route_times import RouteTimes
 
 
-def host_link_bound(costs: InstanceCosts, route: RouteTimes, device: int, *, shared: bool) -> int:
-    """Lower bound in ticks; 0 without offload. `route` is of a relaxation in the same ticks.
-
-    `shared`: both directions share the link.
-    """
-    times = costs.ticks.costs.offload_time
-    stages = [stage for stage in route.hosted[device] if times[stage]]
+def host_link_bound(
+    costs: InstanceCosts, route: RouteTimes, device: int, objective: Objective
+) -> int:
+    """Lower bound in ticks; 0 without offload. `route` is of a relaxation in the same ticks."""
+    ticks, slices = costs.ticks, costs.pipeline.num_slices
+    times, hosted = ticks.costs.offload_time, route.hosted[device]
+    stages = [stage for stage in hosted if times[stage]]
     if not stages:
         return 0
     factors = [memory for _, memory in costs.factors]
-    total = sum(times[stage] for stage in stages) * costs.pipeline.num_slices * sum(factors)
+    total = sum(times[stage] for stage in stages) * slices * sum(factors)
     move = {stage: times[stage] * min(factors) for stage in stages}
-    before = {stage: route.head(stage) + route.forward[stage] for stage in stages}
-    after = {stage: route.backward[stage] + route.tail(stage) for stage in stages}
+    makespan = objective is Objective.MAKESPAN
+    head = {stage: route.head(stage) if makespan else 0 for stage in hosted}
+    tail = {stage: route.tail(stage) if makespan else 0 for stage in hosted}
+    before = {stage: head[stage] + route.forward[stage] for stage in stages}
+    after = {stage: route.backward[stage] + tail[stage] for stage in stages}
     first, last = min(before.values()), min(after.values())
-    if shared:
-        return int(first + 2 * total + last)
-    out = first + total + min(move[stage] + after[stage] for stage in stages)
-    back = min(before[stage] + move[stage] for stage in stages) + total + last
-    return int(max(out, back))
+    bounds = [0]
+    if costs.pipeline.host_link is HostLink.SHARED:
+        bounds.append(first + 2 * total + last)
+    else:
+        bounds.append(first + total + min(move[stage] + after[stage] for stage in stages))
+        bounds.append(min(before[stage] + move[stage] for stage in stages) + total + last)
+    if ticks.limits is not None and (headroom := ticks.limits[device] - ticks.static[device]) > 0:
+        area = sum(
+            factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage]) * slices
+            * (route.forward[stage] + 2 * factor * times[stage] + route.backward[stage])
+            for stage in hosted
+            for factor in factors
+        )  # fmt: skip
+        bounds.append(min(head.values()) + ceil(area / headroom) + min(tail.values()))
+    return ceil(max(bounds))

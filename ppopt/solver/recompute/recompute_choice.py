@@ -22,8 +22,6 @@ from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import partition, placement
 from ppopt.problem.costs import Ticks
-from ppopt.problem.link_mode import HostLink
-from ppopt.problem.objective import Objective
 from ppopt.problem.partition_table import Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -215,12 +213,10 @@ class RecomputeChoice(Choice):
         if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return None
         routes = [RouteTimes(problem.relaxed.instance, 0)]
-        bound = one_device_bound(routes, device, self._problem.objective).value
-        if self._problem.objective is Objective.MAKESPAN:
-            shared = self._base.host_link is HostLink.SHARED
-            own = host_link_bound(problem.instance.costs, routes[0], device, shared=shared)
-            bound = max(bound, own)
-        return self._base.on_grid(bound, ticks.per_unit)
+        objective = self._problem.objective
+        bound = one_device_bound(routes, device, objective).value
+        moves = host_link_bound(problem.instance.costs, routes[0], device, objective)
+        return self._base.on_grid(max(bound, moves), ticks.per_unit)
 
     @property
     def size(self) -> int:
