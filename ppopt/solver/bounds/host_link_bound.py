@@ -13,6 +13,8 @@ between the first F of the device and its last backward.
 
 from __future__ import annotations
 
+from fractions import Fraction
+from itertools import product
 from math import ceil
 
 from ppopt.problem.instance_costs import InstanceCosts
@@ -31,7 +33,7 @@ def host_link_bound(
     if not stages:
         return 0
     factors = [memory for _, memory in costs.factors]
-    total = sum(times[stage] for stage in stages) * slices * sum(factors)
+    total = sum(times[stage] for stage in stages) * slices * sum(factors, Fraction(0))
     move = {stage: times[stage] * min(factors) for stage in stages}
     makespan = objective is Objective.MAKESPAN
     head = {stage: route.head(stage) if makespan else 0 for stage in hosted}
@@ -39,18 +41,17 @@ def host_link_bound(
     before = {stage: head[stage] + route.forward[stage] for stage in stages}
     after = {stage: route.backward[stage] + tail[stage] for stage in stages}
     first, last = min(before.values()), min(after.values())
-    bounds = [0]
+    bounds = [Fraction(0)]
     if costs.pipeline.host_link is HostLink.SHARED:
         bounds.append(first + 2 * total + last)
     else:
         bounds.append(first + total + min(move[stage] + after[stage] for stage in stages))
         bounds.append(min(before[stage] + move[stage] for stage in stages) + total + last)
     if ticks.limits is not None and (headroom := ticks.limits[device] - ticks.static[device]) > 0:
-        area = sum(
-            factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage]) * slices
-            * (route.forward[stage] + 2 * factor * times[stage] + route.backward[stage])
-            for stage in hosted
-            for factor in factors
-        )  # fmt: skip
-        bounds.append(min(head.values()) + ceil(area / headroom) + min(tail.values()))
+        area = Fraction(0)
+        for stage, factor in product(hosted, factors):
+            live = ticks.retained[stage] + ticks.costs.offload_memory[stage]
+            time = route.forward[stage] + 2 * factor * times[stage] + route.backward[stage]
+            area += slices * factor * live * time
+        bounds.append(min(head.values()) + area / headroom + min(tail.values()))
     return ceil(max(bounds))
