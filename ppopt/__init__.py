@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from ppopt.formats.schedule_json import read_schedule as read_schedule
     from ppopt.problem.costs import StageCosts as StageCosts
     from ppopt.problem.costs import Ticks as Ticks
+    from ppopt.problem.decisions import Decisions as Decisions
     from ppopt.problem.layer import Layer as Layer
     from ppopt.problem.objective import Objective as Objective
     from ppopt.problem.operation import Op as Op
@@ -103,6 +104,7 @@ _HOMES = {
     "formats.models": ("models", "read_model", "read_pipeline"),
     "formats.schedule_json": ("read_schedule",),
     "problem.costs": ("StageCosts", "Ticks"),
+    "problem.decisions": ("Decisions",),
     "problem.layers": ("Layer",),
     "problem.operation": ("Op", "OpKind"),
     "problem.pipeline": ("Model", "Pipeline"),

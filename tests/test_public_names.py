@@ -21,6 +21,7 @@ NAMES = [
     "ComparisonRow",
     "ConflictError",
     "DeadlockError",
+    "Decisions",
     "DerivedModel",
     "Frontier",
     "FrontierBaseline",

@@ -19,6 +19,7 @@ from ppopt.cli.current import CURRENT, read_current, read_order_file
 from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_of, option
 from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.settings import Heading
 
 if TYPE_CHECKING:
@@ -164,7 +165,6 @@ def eval_(
     from ppopt.cli import output, progress
     from ppopt.problem.backward_kind import BackwardKind
     from ppopt.problem.objective import Objective
-    from ppopt.problem.partition import SEARCH
     from ppopt.report.objects import evaluation_object
     from ppopt.report.placement_text import unsearched_of_layers
     from ppopt.report.schedule_report import report_evaluation
@@ -205,7 +205,7 @@ def eval_(
         if deviation is not None:
             with suppress(KeyboardInterrupt), interrupts.heard():
                 spread = run_under(schedule, deviation, objective, seed=settings.get("seed", 0))
-    partition_choice = choice if pipeline.partition == SEARCH else None
+    partition_choice = choice if Decisions.PARTITION in pipeline.open_decisions else None
     report = report_evaluation(
         schedule, seconds, jitter=spread, choice=partition_choice, lowering=cheap_loss(schedule)
     )
@@ -316,7 +316,7 @@ def _of_all_placements(settings: Settings) -> list[Pipeline]:
     from dataclasses import replace
 
     from ppopt.cli.streams import note
-    from ppopt.problem.partition import RULES, SEARCH
+    from ppopt.problem.partition import RULES
     from ppopt.problem.placement import DEFAULT_CHUNKS
 
     pipeline = settings.pipeline()

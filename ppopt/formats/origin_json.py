@@ -17,11 +17,22 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated, finite, flag, section, text, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin, current_name
 
 T = TypeVar("T")
+_COVERED = {
+    Decisions.PARTITION: "partitions",
+    Decisions.PLACEMENT: "placements",
+    Decisions.RECOMPUTE: "recompute",
+    Decisions.OFFLOAD: "offload",
+    Decisions.RECOMPUTE_SET: "sets",
+    Decisions.ORDER: "orders",
+}
+"""Text of the decisions that a certificate covers, joined by `-`; older files have `combinations`
+for the placement with others."""
 
 LARGEST_INT = 2**62
 """Whole numbers lie within this, either sign."""
@@ -50,7 +61,10 @@ def json_form(value: Any) -> Any:
     """Turn a value into JSON: records become objects, fractions numbers; schedules stay."""
     if isinstance(value, Fraction):
         return number(value)
-    if isinstance(value, Certificate | HintRecord):
+    if isinstance(value, Certificate):
+        covered = "-".join(_COVERED[each] for each in value.decisions)
+        value = {"argument": covered or value.argument, "devices": value.devices}
+    if isinstance(value, HintRecord):
         return json_object(vars(value))
     if isinstance(value, tuple) and hasattr(value, "_asdict"):
         return json_object(value._asdict())
@@ -110,11 +124,20 @@ def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, .
 def certificate_from_object(value: object) -> Certificate:
     """Read a certificate; raises InputError naming the member."""
     fields = section(value, ("argument", "devices"))
-    if fields["argument"] not in tuple(Argument):
-        known = ", ".join(Argument)
-        raise InputError(f"argument: {abbreviated(fields['argument'])} is unknown; use {known}")
     device = partial(whole, minimum=0, maximum=MAX_DEVICES - 1)
-    return Certificate(Argument(fields["argument"]), _entries("devices", fields["devices"], device))
+    devices = _entries("devices", fields["devices"], device)
+    argument = within("argument", text, fields["argument"])
+    if argument in tuple(Argument):
+        return Certificate(Argument(argument), devices)
+    known = {name: decision for decision, name in _COVERED.items()}
+    known["combinations"] = Decisions.PLACEMENT | Decisions.OF_STRATEGY
+    decisions = Decisions.NONE
+    for name in argument.split("-"):
+        if name not in known:
+            texts = ", ".join((*Argument, *known))
+            raise InputError(f"argument: {abbreviated(argument)} is unknown; use {texts}")
+        decisions |= known[name]
+    return Certificate(Argument.SEARCH, devices, decisions)
 
 
 def _hint(value: object) -> HintRecord:

@@ -39,6 +39,7 @@ from ppopt.formats.fields import abbreviated, section, text, whole, wholes, with
 from ppopt.problem import exact, placement
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.field_values import LARGEST_GRID, is_list
 from ppopt.problem.microbatches import MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
@@ -205,7 +206,7 @@ def pipeline_from_object(
 
 def _check_order(pipeline: Pipeline, file: dict[str, Any]) -> None:
     """Check that the order makes the factors in the user's order those of the microbatches."""
-    if pipeline.order_is_open:
+    if Decisions.ORDER in pipeline.open_decisions:
         raise InputError("the microbatches differ, so a schedule has an order of them; list it")
     listed = {
         field: within(key, _read_fractions, file, key, "batches") for key, field in LISTED.items()

@@ -65,11 +65,11 @@ from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, section, text, whole, wholes, within
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.costs import MAX_TICKS
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE, Operation, Operations, occurs_per
-from ppopt.schedule.origin import Argument
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.measured_steps import faults
 
@@ -257,7 +257,7 @@ def schedule_from_object(
             limit = within("pipeline", pipeline_json.limit_as_given, value, pipeline.limits)
             pipeline = within("origin: model", model_json.restored, pipeline, model, limit)
     origin = within("origin", origin_json.origin_from_object, stated)
-    if origin.certificate and origin.certificate.argument is Argument.ORDERS:
+    if origin.certificate and origin.certificate.decisions == Decisions.ORDER:
         within("pipeline", pipeline_json.check_searched_order, pipeline, file["pipeline"])
     columns = _operations(file["ops"], pipeline)
     if file["schema"] == 1:

@@ -16,6 +16,7 @@ from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact, modules, units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.cost_table import LAYER_COSTS, LayerFields
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain
 from ppopt.problem.frozen import costs_of_frozen
 from ppopt.problem.layer_settings import DECODER, LAYER_NAMES, LETTERS, flat
@@ -283,6 +284,10 @@ class Layer(LayerFields[Fraction]):
         layer._check_recompute()
         layer._check_offload()
         return layer
+
+    def undecided(self, decisions: Decisions) -> Layer:
+        """The layer that does nothing of what these decisions are about."""
+        return self.having(**dict.fromkeys((decisions & Decisions.OF_MODEL).fields, False))
 
     @property
     def recomputable(self) -> bool:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
+from ppopt.problem.decisions import SEARCH, SEARCH_SET, Decisions
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.layers import Layers
 from ppopt.problem.modules import Chosen
@@ -17,23 +18,12 @@ from ppopt.problem.modules import Chosen
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
 
-SEARCH = "search"
-"""The value of `recompute`, and of `offload`, for a choice made with the schedule."""
-SEARCH_SET = "search-set"
-"""The value of `recompute` for one set of modules in all layers, chosen with the schedule."""
 RULES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "full", "selective"),
     "offload": ("none", "all"),
 }
 """Field of a pipeline -> its values that are a rule for all layers."""
 L = TypeVar("L", bound=Layers)
-
-
-def refuse_search(field: str, choice: object, what: str) -> None:
-    """Raise InputError if recompute, or offload, is to be searched where `what` does not."""
-    if choice in (SEARCH, SEARCH_SET):
-        known = " or ".join(RULES[field])
-        raise InputError(f"{field}: {what} does not search it; use {known}, or solve")
 
 
 def read(field: str, choice: Any, model: L) -> tuple[str | None, L]:
@@ -117,7 +107,7 @@ def by_rules(pipeline: Pipeline) -> Iterator[Pipeline]:
 
     First no layer does what is searched, then all recompute that may, then all offload that may.
     """
-    searched = pipeline.searched_of_layers
+    searched = (pipeline.open_decisions & Decisions.OF_LAYERS).names
     none: dict[str, Any] = dict.fromkeys(searched, "none")
     yield replace(pipeline, **none)
     for field in searched:

@@ -15,6 +15,7 @@ from functools import lru_cache, partial
 from itertools import chain, combinations, product
 from typing import NamedTuple
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Chosen, Module, Modules, conflict, selected
@@ -70,25 +71,19 @@ def option_of(layer: Layer) -> LayerOption:
 
 
 @lru_cache(maxsize=4096)
-def options_of(layer: Layer, *, recompute: bool, offload: bool) -> tuple[LayerOption, ...]:
-    """Pareto-minimal options of a layer, the shortest first; what is not searched is as it is.
+def options_of(layer: Layer, decisions: Decisions) -> tuple[LayerOption, ...]:
+    """Pareto-minimal options of a layer, the shortest first; what is not open is as it is.
 
-    The first option does nothing that is searched.
+    The first option does nothing that is open.
     """
-    fixed = {
-        **({} if recompute else {"recompute": layer.recompute}),
-        **({} if offload else {"offload": layer.offload}),
-    }
-    bare = layer.having(**{"recompute": False, "offload": False} | fixed)
+    bare = layer.undecided(decisions)
     layers = [bare]
-    if recompute and bare.saved > 0 and not bare.offload:
+    if Decisions.RECOMPUTE in decisions and bare.saved > 0 and not bare.offload:
         layers.append(bare.having(recompute=True))
-    if offload and bare.offload_time and not bare.recompute:
+    if Decisions.OFFLOAD in decisions and bare.offload_time and not bare.recompute:
         layers.append(bare.having(offload=True))
-    if True not in fixed.values():
-        layers += [
-            bare.having(**chosen) for chosen in _sets(bare, recompute=recompute, offload=offload)
-        ]
+    if True not in (bare.recompute, bare.offload):
+        layers += [bare.having(**chosen) for chosen in _sets(bare, decisions)]
     return tuple(_pareto_minimal(map(option_of, layers)))
 
 
@@ -108,11 +103,11 @@ def _size(option: LayerOption) -> int:
     )
 
 
-def _sets(layer: Layer, *, recompute: bool, offload: bool) -> Iterator[dict[str, Chosen]]:
+def _sets(layer: Layer, decisions: Decisions) -> Iterator[dict[str, Chosen]]:
     """Sets of modules that no other set dominates, as fields of a layer."""
     sets_so_far = [option_of(layer)]
     for group in _groups(layer.modules, partial(conflict, layer.modules)):
-        sets = list(_sets_of_group(layer, group, recompute=recompute, offload=offload))
+        sets = list(_sets_of_group(layer, group, decisions))
         sets_so_far = _pareto_minimal(
             option_of(
                 layer.having(
@@ -132,7 +127,7 @@ def _union(chosen: Chosen, names: tuple[str, ...]) -> Chosen:
 
 
 def _sets_of_group(
-    layer: Layer, group: Sequence[Module], *, recompute: bool, offload: bool
+    layer: Layer, group: Sequence[Module], decisions: Decisions
 ) -> Iterator[dict[str, tuple[str, ...]]]:
     """Sets of related modules that go together, and with those that the layer has anyway."""
     stated = {
@@ -144,9 +139,10 @@ def _sets_of_group(
     choices = []
     for module in group:
         own = [""]
-        if recompute and module.time is not None and module.memory > 0:
+        if Decisions.RECOMPUTE in decisions and module.time is not None and module.memory > 0:
             own.append("recompute")
-        if offload and module.offload_time and module.offload_memory > 0:
+        moves = module.offload_time and module.offload_memory > 0
+        if Decisions.OFFLOAD in decisions and moves:
             own.append("offload")
         choices.append(own[:1] if module.name in stated else own)
     before = [module for module in group if module.name in stated]

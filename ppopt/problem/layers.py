@@ -16,6 +16,7 @@ from ppopt.errors import InputError
 from ppopt.problem import units
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.frozen import num_forward_only
 from ppopt.problem.layer import (
@@ -189,9 +190,22 @@ class Layers:
             return self.with_modules("recompute", names)
         return self.recomputing(lambda layer: choice == "full" and layer.recomputable)
 
-    def without_choices(self, fields: Iterable[str]) -> Self:
-        """The layers that do nothing of these fields: `recompute`, `offload`."""
+    def undecided(self, decisions: Decisions) -> Self:
+        """The layers that do nothing of what these decisions are about."""
+        fields = (decisions & Decisions.OF_MODEL).fields
         return self._with(**{field: [False] * len(self) for field in fields})
+
+    def decided_as(self, chosen: Layers | None, decisions: Decisions) -> Self:
+        """The layers, in which these decisions are made as in as many layers.
+
+        Raises InputError if there are not as many.
+        """
+        if chosen is None or len(chosen) != len(self):
+            raise InputError("layers: they are not those that are asked for")
+        fields = (decisions & Decisions.OF_MODEL).fields
+        return self._with(
+            **{field: [getattr(layer, field) for layer in chosen.layers] for field in fields}
+        )
 
     def with_choice(self, recompute: Mapping[int, Chosen], offload: Mapping[int, Chosen]) -> Self:
         """The layers that recompute, and that offload, exactly this, by index."""

@@ -22,6 +22,7 @@ from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import Number, StageCosts
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.field_values import (
     FieldReader,
     as_list,
@@ -38,8 +39,7 @@ SLICE_TIMES = "slice_times"
 DIGITS = 4
 """Decimals to which derived factors are rounded: ticks must be as fine."""
 GIVEN_ORDER = "given"
-SEARCH_ORDER = "search"
-"""The values of `order` for the order of the factors, and for a choice made with the schedule."""
+"""The value of `order` for the order of the factors."""
 
 
 def read_factors(field: str, value: object, count: int, reader: FieldReader) -> Factors | None:
@@ -84,13 +84,13 @@ def read_order(value: object, batches: int, routes: int) -> str | tuple[int, ...
         return GIVEN_ORDER
     if routes > 1:
         raise ConflictError("order: search does not go with two routes, which share microbatches")
-    if isinstance(value, str) and value == SEARCH_ORDER:
-        return SEARCH_ORDER
+    if isinstance(value, str) and value == SEARCH:
+        return SEARCH
     order = tuple(as_list(value, "order")) if is_list(value) else ()
     if all(type(index) is int for index in order) and sorted(order) == list(range(batches)):
         return order
     raise InputError(
-        f"order: {value!r} is unknown; use {GIVEN_ORDER} or {SEARCH_ORDER}, or list the "
+        f"order: {value!r} is unknown; use {GIVEN_ORDER} or {SEARCH}, or list the "
         f"{batches} microbatches from 0, each once"
     )
 

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact, layer_names, layout
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.layer_settings import DECODER, LETTERS
 from ppopt.problem.layers import Layers
 
@@ -240,8 +241,6 @@ class _Squares(NamedTuple):
         return best
 
 
-SEARCH = "search"
-"""The partition is chosen with the schedule; until then it is that of `balanced`."""
 RULES: dict[str, Callable[[Layers, int, Speeds | None], Counts]] = {
     "even": even,
     BALANCED: balanced,
@@ -257,12 +256,6 @@ def all_by_rule(model: Layers, stages: int, speeds: Speeds | None = None) -> lis
     """
     every_rule = len(_decoders(model)) >= stages
     return [*([even(model, stages)] if every_rule else []), balanced(model, stages, speeds)]
-
-
-def refuse_partition_search(partition: str | Counts | None, where: str) -> None:
-    """Raise InputError if the partition is to be searched where `where` does not."""
-    if partition == SEARCH:
-        raise InputError(f"partition: {where} does not search it; give counts, even or balanced")
 
 
 _OF_STAGES = {

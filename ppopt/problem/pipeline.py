@@ -27,6 +27,7 @@ from ppopt.problem import (
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
@@ -97,7 +98,7 @@ class Pipeline(PipelineFields):
             model = Model(model, time_unit=self.time_unit, memory_unit=self.memory_unit)
         if self.recompute_unit is not None:
             model = replace(model, recompute_unit=self.recompute_unit)
-        if self.recompute == "full" and self.offload in ("all", layer_choices.SEARCH):
+        if self.recompute == "full" and self.offload in ("all", SEARCH):
             raise ConflictError(
                 f"offload: {self.offload} does not go with recompute full; a layer does one of both"
             )
@@ -184,20 +185,33 @@ class Pipeline(PipelineFields):
         return self.link_mode is LinkMode.STREAMS
 
     @property
-    def searched_of_layers(self) -> tuple[str, ...]:
-        """Those of `recompute` and `offload` that are searched."""
-        fields = layer_choices.RULES
-        return tuple(field for field in fields if getattr(self, field) == layer_choices.SEARCH)
+    def open_decisions(self) -> Decisions:
+        """Decisions that are made with the schedule."""
+        opened = Decisions.open_in(vars(self))
+        if Decisions.ORDER in opened and len(set(self.factors)) == 1:
+            return opened & ~Decisions.ORDER
+        return opened
 
-    @property
-    def searches_set(self) -> bool:
-        """Whether the modules that all layers recompute are searched, as one set."""
-        return bool(self.recompute == layer_choices.SEARCH_SET)
+    def without(self, decisions: Decisions, **fields: Any) -> Pipeline:
+        """The pipeline as it is before these decisions are made, and with other fields.
 
-    def refuse_search_of_layers(self, what: str) -> None:
-        """Raise InputError if recompute or offload is to be searched where `what` does not."""
-        for field in layer_choices.RULES:
-            layer_choices.refuse_search(field, getattr(self, field), what)
+        Limits stay the same, and the partition unless that decision is open and not among these.
+        """
+        opened = self.open_decisions
+        values: dict[str, Any] = {"mem_limit": self.limits}
+        if self.model is not None and Decisions.PARTITION not in opened & ~decisions:
+            values["partition"] = self.counts
+        values |= dict.fromkeys((opened & decisions & Decisions.OF_MODEL).fields)
+        if Decisions.ORDER in opened & decisions:
+            values["order"] = tuple(range(self.batches))
+        pipeline = replace(self, **values | fields)
+        is_placed = Decisions.PLACEMENT in opened & decisions
+        return pipeline.placed(self.hosts[0]) if is_placed else pipeline
+
+    def refuse_open(self, decisions: Decisions, where: str) -> None:
+        """Raise InputError if one of these decisions is open, which `where` does not make."""
+        for field in (self.open_decisions & decisions).fields:
+            raise InputError(f"{field}: {where} does not search it; give what ppopt.solve finds")
 
     @property
     def recomputed(self) -> tuple[int, ...]:
@@ -568,11 +582,6 @@ class Pipeline(PipelineFields):
     def slice_factor(self, slice_index: int) -> Fraction:
         """Factor on the times of a slice, on top of that of its microbatch."""
         return self.slice_times[slice_index] if self.slice_times else Fraction(1)
-
-    @property
-    def order_is_open(self) -> bool:
-        """Whether the order of microbatches that differ is to be chosen with the schedule."""
-        return self.order == microbatches.SEARCH_ORDER and len(set(self.factors)) > 1
 
     def reordered(self, order: Sequence[int]) -> Pipeline:
         """The pipeline with its microbatches in another order, given by their indices."""

@@ -16,10 +16,10 @@ from ppopt.problem import (
     layer_choices,
     link,
     microbatches,
-    partition,
     sequence_lengths,
 )
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.field_values import FieldReader, check_grid, is_list, whole
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.link_mode import HostLink, LinkMode
@@ -63,9 +63,8 @@ def read_structure(pipeline: Pipeline) -> None:
     set_fields(pipeline, link_mode=LinkMode(pipeline.link_mode))
     pipeline.link_mode.check(pipeline.routes, pipeline.num_slices)
     set_fields(pipeline, first_backward=FirstBackward(pipeline.first_backward))
-    fields = ("partition", "recompute", "offload")
-    searched = [field for field in fields if getattr(pipeline, field) == partition.SEARCH]
-    pipeline.first_backward.check(pipeline.model, pipeline.routes, searched)
+    searched = Decisions.open_in(vars(pipeline)) & Decisions.OF_STRATEGY
+    pipeline.first_backward.check(pipeline.model, pipeline.routes, searched.names)
     if pipeline.training is not None:
         set_fields(pipeline, training=read_training(pipeline.training, "training: "))
     for count in COUNTS:
@@ -114,7 +113,8 @@ def _read_costs(pipeline: Pipeline, reader: FieldReader) -> None:
     cost_fields.refuse_beside_layers(fields)
     reader.note(pipeline.model.rounded)
     if pipeline.offload_fraction is not None:
-        if partition.SEARCH in (pipeline.partition, pipeline.offload):
+        decisions = Decisions.PARTITION | Decisions.OFFLOAD
+        if Decisions.open_in(vars(pipeline)) & decisions:
             raise ConflictError(
                 "offload_fraction: it is of given modules of given stages; give --partition and "
                 "--offload-modules, or leave it out"

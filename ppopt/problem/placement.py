@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from ppopt.errors import InputError
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.named_enum import NamedEnum
 
 
@@ -17,8 +18,6 @@ def _v(stage: int, devices: int) -> int:
     return offset if lap % 2 == 0 else devices - 1 - offset
 
 
-SEARCH = "search"
-"""The placement is chosen with the schedule; until then stage i is on device i mod D."""
 NAMED: dict[str, Callable[[int, int], int]] = {
     "linear": _linear,
     "interleaved": _linear,
@@ -39,15 +38,6 @@ class PartitionOrder(NamedEnum):
 
 
 DEFAULT_CHUNKS = {"linear": 1, "interleaved": 2, "v": 2}
-
-
-def refuse_placement_search(placement: object, what: str) -> None:
-    """Raise InputError if a placement is to be searched where `what` does not."""
-    if placement == SEARCH:
-        raise InputError(
-            f"placement: {what} does not search placements; `ppopt solve` does: give the one it "
-            "finds"
-        )
 
 
 def named(name: str, devices: int, chunks: int) -> tuple[int, ...]:

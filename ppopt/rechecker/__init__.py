@@ -14,6 +14,7 @@ from typing import Protocol, runtime_checkable
 
 from ppopt import processors
 from ppopt.errors import InputError, check_type
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked, unhandled
 from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
 from ppopt.rechecker.arithmetic import by_arithmetic
@@ -71,7 +72,7 @@ def recheck(
     remaining = max(MIN_TIME, began + time_limit - monotonic())
     try:
         outcome = check(stated, remaining, workers, seed, progress)
-        if Trait.MICROBATCHES not in stated.traits or stated.orders:
+        if Trait.MICROBATCHES not in stated.traits or stated.decisions == Decisions.ORDER:
             return outcome
         return replace(outcome, reason=f"{outcome.reason}, in the order of {_source(result)}")
     except KeyboardInterrupt:
@@ -108,11 +109,11 @@ def confirmed(schedule: Timetable) -> str | None:
     optimal = schedule.origin.status == "optimal"
     if value < stated.bound or (optimal and value > stated.bound):
         return None
-    if stated.covers_layer_choices and not stated.sets:
+    if stated.decisions and stated.decisions in Decisions.OF_STRATEGY:
         from ppopt.rechecker.configurations import confirmed_without_search  # noqa: PLC0415  loads on use
 
         return confirmed_without_search(stated)
-    several = stated.sets or stated.placements or stated.combinations
+    several = stated.decisions & ~Decisions.ORDER
     known = None if several else proof_without_search(stated)
     if known is None:
         return None
@@ -124,7 +125,7 @@ def check(
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
     began = monotonic()
-    if stated.covers_several_pipelines:
+    if stated.decisions:
         return _check_configurations(stated, time_limit, workers, seed, progress)
     if stated.bound is not None and stated.has_only(MODELLED):
         stated = stated._replace(bound=min(stated.bound, horizon(stated) + 1))
@@ -180,7 +181,9 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
     for relaxed, route in routes:
         simple = mixed.with_min_work(mixed.with_one_kind(relaxed))
         known = None if simple.mixed else by_arithmetic(simple, route)
-        known = known or equal_microbatches.by_round_trip(simple, any_order=stated.orders)
+        known = known or equal_microbatches.by_round_trip(
+            simple, any_order=stated.decisions == Decisions.ORDER
+        )
         if known is not None:
             return known
     return None
@@ -195,13 +198,13 @@ def _check_configurations(
     def check_configuration(configuration_claim: Claim, seconds: float) -> Recheck:
         return check(configuration_claim, seconds, workers, seed, progress)
 
-    if stated.combinations:
+    if stated.mixes_decisions:
         return configurations.check_combinations(stated, time_limit, check_configuration)
-    if stated.sets:
+    if Decisions.RECOMPUTE_SET in stated.decisions:
         return configurations.check_sets(stated, time_limit, check_configuration)
-    if stated.covers_layer_choices:
+    if stated.decisions & Decisions.OF_STRATEGY:
         return configurations.check_partitions(stated, time_limit, check_configuration)
-    if stated.orders:
+    if Decisions.ORDER in stated.decisions:
         known = proof_without_search(stated)
         return configurations.check_orders(stated, known, time_limit, check_configuration)
     return configurations.check_placements(stated, time_limit, check_configuration)

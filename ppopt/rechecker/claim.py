@@ -9,13 +9,12 @@ from typing import NamedTuple
 from ppopt.errors import InputError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import pairs_save, shortens
-from ppopt.schedule.origin import Argument
 from ppopt.schedule.timetable import Timetable
 
 
@@ -31,36 +30,19 @@ class Claim(NamedTuple):
     """In ticks; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
     """The devices that the certificate names: where to look first, never trusted."""
-    partitions: bool = False
-    """Whether it is of every partition of the model's layers, within the same limits."""
-    recompute: bool = False
-    """Whether it is of every choice of the layers that recompute."""
-    offload: bool = False
-    """Whether it is of every choice of the layers that offload."""
-    sets: bool = False
-    """Whether it is of every set of modules that all layers recompute."""
-    placements: bool = False
-    """Whether it is of every placement of the stages on the devices, within the same limits."""
-    orders: bool = False
-    """Whether it is of every order of the microbatches."""
-    combinations: bool = False
-    """Whether it is of every combination of decisions that the file does not name."""
     bound_time: Fraction | None = None
-    """The bound in the user's unit, if it is of several pipelines: their ticks differ."""
+    """The bound in the user's unit: pipelines that differ in decisions have other ticks."""
+    decisions: Decisions = Decisions.NONE
+    """The decisions of which it is of every combination, within the same limits."""
     either: bool = False
     """Whether its split backwards also represent whole ones (`ppopt.rechecker.mixed`): between B
     and W, at most the memory that F keeps is counted."""
 
     @property
-    def covers_layer_choices(self) -> bool:
-        """Whether it is of every partition or of every choice of recompute or offload."""
-        return self.partitions or self.recompute or self.offload
-
-    @property
-    def covers_several_pipelines(self) -> bool:
-        """Whether it is of several pipelines."""
-        several = self.sets or self.placements or self.orders or self.combinations
-        return self.covers_layer_choices or several
+    def mixes_decisions(self) -> bool:
+        """Whether it is of the placement, or of the order, with other decisions."""
+        alone = self.decisions in (Decisions.PLACEMENT, Decisions.ORDER)
+        return bool(self.decisions & (Decisions.PLACEMENT | Decisions.ORDER)) and not alone
 
     def for_pipeline(self, pipeline: Pipeline) -> Claim:
         """The claim of one of its pipelines, and of every choice that this one leaves open."""
@@ -69,19 +51,7 @@ class Claim(NamedTuple):
             pipeline=pipeline,
             bound=None if bound is None else bound_in_ticks(pipeline, bound),
             devices=(),
-            partitions=pipeline.partition == SEARCH,
-            recompute=pipeline.recompute == SEARCH,
-            offload=pipeline.offload == SEARCH,
-            sets=False,
-            placements=False,
-            orders=False,
-            combinations=False,
-        )
-
-    def for_set(self, pipeline: Pipeline) -> Claim:
-        """The claim of one set of modules; of partitions and offload as it is itself."""
-        return self.for_pipeline(pipeline)._replace(
-            partitions=self.partitions, offload=self.offload, bound_time=self.bound_time
+            decisions=pipeline.open_decisions & (Decisions.PARTITION | Decisions.OF_MODEL),
         )
 
     @property
@@ -149,11 +119,10 @@ def stated_by(schedule: Timetable) -> Claim | None:
         return None
     span = schedule.objective is Objective.DEVICE_SPAN
     devices = () if origin.certificate is None else origin.certificate.devices
-    ticks = bound_in_ticks(pipeline, origin.lower_bound)
-    claim = Claim(pipeline, span, origin.backward_kind or BackwardKind.SPLIT, ticks, devices)
-    if origin.certificate is not None:
-        claim = of_every(claim, origin.certificate.argument, origin.lower_bound)
-    return claim
+    decisions = Decisions.NONE if origin.certificate is None else origin.certificate.decisions
+    kind, bound = origin.backward_kind or BackwardKind.SPLIT, origin.lower_bound
+    ticks = bound_in_ticks(pipeline, bound)
+    return Claim(pipeline, span, kind, ticks, devices, bound, decisions)
 
 
 def fault(claim: Claim, schedule: Timetable) -> str | None:
@@ -166,40 +135,13 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
     strange = [device for device in claim.devices if device > last]
     if strange:
         return f"certificate: device {strange[0]} is not one of 0..{last}"
-    if (claim.covers_layer_choices or claim.sets) and claim.pipeline.model is None:
-        return f"certificate: it is of all {describe_scope(claim)}, but the file has no layers"
+    of_layers = claim.decisions & (Decisions.PARTITION | Decisions.OF_MODEL)
+    if of_layers and claim.pipeline.model is None:
+        return f"certificate: it is of all {of_layers.configurations}, but the file has no layers"
     if not claim.mixed and set(schedule.kind.tolist()) - set(claim.kinds):
         backward_text = "one operation (BW)" if claim.fused else "split (B and W)"
         return f"origin: its bound is of backwards {backward_text}, not of those of this schedule"
     return None
-
-
-def describe_layers(claim: Claim) -> str:
-    """What a claim is of every choice of, recompute, offload or both; empty: neither."""
-    chosen = {"recompute": claim.recompute, "offload": claim.offload}
-    return " and ".join(decision for decision, is_chosen in chosen.items() if is_chosen)
-
-
-def describe_scope(claim: Claim) -> str:
-    """What a claim is of, if it is of every partition, or of every choice of layers."""
-    if claim.sets:
-        return "sets of modules"
-    return "partitions" if claim.partitions else f"choices of {describe_layers(claim)}"
-
-
-def of_every(claim: Claim, argument: Argument, bound: Fraction | None) -> Claim:
-    """The claim of every configuration that the argument covers."""
-    quantified = claim._replace(
-        partitions="partitions" in argument.layer_choices,
-        recompute="recompute" in argument.layer_choices,
-        offload="offload" in argument.layer_choices,
-        sets=argument.covers_sets,
-        placements=argument is Argument.PLACEMENTS,
-        orders=argument is Argument.ORDERS,
-        combinations=argument is Argument.COMBINATIONS,
-        bound_time=bound,
-    )
-    return quantified if quantified.covers_several_pipelines else claim
 
 
 def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:

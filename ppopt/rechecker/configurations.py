@@ -7,11 +7,11 @@ from dataclasses import replace
 from math import comb
 from time import monotonic
 
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.traits import unhandled
 from ppopt.rechecker import equal_microbatches, partitions, placements, sets_of_modules
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
-from ppopt.rechecker.claim import Claim, describe_layers, describe_scope
+from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.mixed import with_one_kind
 from ppopt.rechecker.verdict import Recheck, Verdict
 
@@ -52,15 +52,13 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     """
     reason = f"not all {_count_scope(stated)} can be searched again"
     every = tuple(range(stated.pipeline.num_devices))
-    if stated.bound is None or stated.pipeline.partition == SEARCH:
+    if stated.bound is None or Decisions.PARTITION in stated.pipeline.open_decisions:
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
     own = partitions.claim_of_partition(stated, partitions.OpenPartition(stated.pipeline.counts))
     outcome = check(own, max(0.01, began + time_limit - monotonic()))
     if outcome.verdict is Verdict.WRONG:
         return outcome
-    layers = describe_layers(stated)
-    alone = "this partition" + (f" and choice of {layers}" if layers else "")
-    text = f"{reason}; for {alone} it is {outcome.verdict}: {outcome.reason}"
+    text = f"{reason}; for that of this schedule it is {outcome.verdict}: {outcome.reason}"
     return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
 
 
@@ -72,7 +70,11 @@ def check_sets(stated: Claim, time_limit: float, check: Check) -> Recheck:
     if pipelines is None:
         reason = "there are more sets of modules than can be enumerated"
         return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    claims = {name: stated.for_set(pipeline) for name, pipeline in pipelines.items()}
+    decisions = stated.decisions & ~Decisions.RECOMPUTE_SET
+    claims = {
+        name: stated.for_pipeline(pipeline)._replace(decisions=decisions)
+        for name, pipeline in pipelines.items()
+    }
     outcome = _check_each(claims, check, began + time_limit)
     reason = f"all {len(claims)} sets of modules that all layers recompute are excluded"
     return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
@@ -108,7 +110,7 @@ def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
         if monotonic() > began + time_limit / 2:
             return undecided("the time was up before all placements were bounded")
         claim = placements.claim_of_placement(stated, hosts)
-        if not claim.covers_layer_choices and _holds_by_arithmetic(with_one_kind(claim)):
+        if not claim.decisions and _holds_by_arithmetic(with_one_kind(claim)):
             confirmed += 1
         else:
             claims[f"placement {','.join(map(str, hosts))}"] = claim
@@ -174,8 +176,8 @@ def _of_all(searched: int, stated: Claim) -> str:
 
 def _count_scope(stated: Claim) -> str:
     """What a claim is of, with the number of partitions, and both if it is of both."""
-    scope = describe_scope(stated)
-    if not stated.partitions:
+    scope = stated.decisions.configurations
+    if Decisions.PARTITION not in stated.decisions:
         return scope
     cuts = comb(len(stated.pipeline.model) - 1, stated.pipeline.num_stages - 1)
-    return f"{cuts:,} {scope}" + (" and choices of recompute" if stated.recompute else "")
+    return f"{cuts:,} {scope}"

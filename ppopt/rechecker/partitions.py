@@ -21,6 +21,7 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem import exact
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.modules import Chosen
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
@@ -72,7 +73,9 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
         return None
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
-    claim = by_layers(recompute.without(claim) if claim.covers_layer_choices else claim)
+    claim = by_layers(
+        recompute.without(claim) if claim.decisions & Decisions.OF_STRATEGY else claim
+    )
     if not claim.has_only(HANDLES):
         return None
     partitions: list[OpenPartition] = []
@@ -88,7 +91,7 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
 
 def claim_of_partition(claim: Claim, partition: OpenPartition) -> Claim:
     """The claim of one partition, and of one choice of recompute and offload."""
-    pipeline = replace(claim.pipeline, partition=partition.counts, mem_limit=claim.pipeline.limits)
+    pipeline = claim.pipeline
     recomputed, offloaded = (
         None if chosen is None else dict(chosen)
         for chosen in (partition.layers, partition.offloaded)
@@ -102,7 +105,8 @@ def claim_of_partition(claim: Claim, partition: OpenPartition) -> Claim:
         for index, layer in enumerate(pipeline.model.layers)
     )
     model = replace(pipeline.model, layers=layers)
-    return claim.for_pipeline(replace(pipeline, model=model, recompute=None, offload=None))
+    decided = pipeline.without(Decisions.OF_STRATEGY, model=model, partition=partition.counts)
+    return claim.for_pipeline(decided)
 
 
 class _Choices:
@@ -125,9 +129,10 @@ class _Choices:
         self._work = [claim.pipeline.batches * sum(times) for times in layers]
         """Of the first layers, on the fastest device."""
         self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
-        self._free = claim.recompute, claim.offload
+        self._free = [each in claim.decisions for each in Decisions.OF_LAYERS]
         """Whether the claim is of every choice of recompute, and of offload."""
-        self._counts = None if claim.partitions else claim.pipeline.counts
+        partitions = Decisions.PARTITION in claim.decisions
+        self._counts = None if partitions else claim.pipeline.counts
         """Layers of every stage, if the partition is fixed."""
 
     def all(self) -> Iterator[OpenPartition]:

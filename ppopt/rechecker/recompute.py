@@ -18,13 +18,13 @@ choice, and a non-dominated choice can replace all those that it dominates.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
 from math import prod
 from typing import NamedTuple
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Chosen, Module
 from ppopt.rechecker.claim import Claim
@@ -89,7 +89,9 @@ class Recompute:
         def offloaded(time: Fraction, memory: Fraction) -> RecomputePoint:
             return RecomputePoint(0, int(memory * memory_per_unit), moving=time)
 
-        layers = claim.pipeline.model.layers if claim.covers_layer_choices else ()
+        layers = claim.pipeline.model.layers if claim.decisions & Decisions.OF_STRATEGY else ()
+        recompute_is_open = Decisions.RECOMPUTE in claim.decisions
+        offload_is_open = Decisions.OFFLOAD in claim.decisions
         trained = False
         """Whether some layer so far is not frozen: the others have no backward."""
         self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
@@ -103,14 +105,14 @@ class Recompute:
             own: LayerSet = frozenset(((index, True),))
             none: LayerSet = frozenset()
             free = layer.recompute_given or layer.role not in ("embedding", "head")
-            if claim.recompute and free and not (layer.offload and not claim.offload):
+            if recompute_is_open and free and (offload_is_open or not layer.offload):
                 missing = layer.activation - layer.kept
                 point = recomputed(layer.recompute_time, missing, Fraction(0))
                 options.append((point, (own, none)))
             if (
-                claim.offload
+                offload_is_open
                 and layer.offload_time
-                and not (layer.recompute and not claim.recompute)
+                and (recompute_is_open or not layer.recompute)
             ):
                 options.append((offloaded(layer.offload_time, layer.offload_memory), (none, own)))
             for computed, moving in _module_sets(layer, claim):
@@ -124,12 +126,12 @@ class Recompute:
                     frozenset(((index, names),)) if names else none for names in sets
                 )
                 options.append((point, (recompute, offload)))
-        costed = claim.pipeline.model.costed if claim.covers_layer_choices else ()
+        costed = claim.pipeline.model.costed if claim.decisions & Decisions.OF_STRATEGY else ()
         self._memory = [
             (int(own.activation * memory_per_unit), int(own.backward_workspace * memory_per_unit))
             for own in costed
         ]
-        by_layer = claim.recompute and claim.pipeline.model.recompute_unit == "layer"
+        by_layer = recompute_is_open and claim.pipeline.model.recompute_unit == "layer"
         self._peaks = by_layer and (claim.fused or claim.either)
         """Whether the peak of BW differs from choice to choice."""
         self.points = lru_cache(maxsize=None)(self._points)
@@ -171,23 +173,8 @@ class Recompute:
 def without(claim: Claim) -> Claim:
     """The claim without the recompute and offload that are chosen; limits and partition stay."""
     pipeline = claim.pipeline
-    layers = tuple(
-        replace(
-            layer,
-            recompute=False if claim.recompute else layer.recompute,
-            offload=False if claim.offload else layer.offload,
-        )
-        for layer in pipeline.model.layers
-    )
-    without_choices = replace(
-        pipeline,
-        model=replace(pipeline.model, layers=layers),
-        recompute=None,
-        offload=None,
-        partition=pipeline.partition if claim.partitions else pipeline.counts,
-        mem_limit=pipeline.limits,
-    )
-    return claim._replace(pipeline=without_choices)
+    model = pipeline.model.undecided(claim.decisions)
+    return claim._replace(pipeline=pipeline.without(Decisions.OF_LAYERS, model=model))
 
 
 def _module_sets(
@@ -198,21 +185,20 @@ def _module_sets(
     What a layer states and the claim does not choose stays: they go with it. Raises TimeoutError if
     there are more than `MAX_CHOICES`.
     """
-    chosen = {"recompute": claim.recompute, "offload": claim.offload}
     stated: dict[str, str] = {}
-    for role, is_chosen in chosen.items():
+    for role in (Decisions.OF_LAYERS & ~claim.decisions).names:
         own = getattr(layer, role)
-        if own and not is_chosen:
-            if own is True:
-                return
-            stated |= dict.fromkeys(own, role)
+        if own is True:
+            return
+        stated |= dict.fromkeys(own or (), role)
+    recompute, offload = (decision in claim.decisions for decision in Decisions.OF_LAYERS)
     each = [
         [""]
         if module.name in stated
         else [
             "",
-            *["recompute"] * (claim.recompute and module.time is not None),
-            *["offload"] * (claim.offload and bool(module.offload_time)),
+            *["recompute"] * (recompute and module.time is not None),
+            *["offload"] * (offload and bool(module.offload_time)),
         ]
         for module in layer.modules
     ]

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import combinations
-from typing import Any
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Module
 from ppopt.problem.pipeline import Pipeline
@@ -24,8 +24,7 @@ MAX_NAMES = 10
 def pipelines_of_sets(claim: Claim) -> dict[str, Pipeline] | None:
     """The pipeline of every set, by a name for it; None if there are too many."""
     pipeline = claim.pipeline
-    offload: dict[str, Any] = {"offload": False} if claim.offload else {}
-    layers = [replace(layer, recompute=False, **offload) for layer in pipeline.model.layers]
+    layers = list(pipeline.model.undecided(claim.decisions).layers)
     modules = (module for layer in layers for module in layer.modules)
     names = [*dict.fromkeys(module.name for module in modules if module.time is not None)]
     if len(names) > MAX_NAMES:
@@ -37,11 +36,8 @@ def pipelines_of_sets(claim: Claim) -> dict[str, Pipeline] | None:
             recomputing = list(_recomputing(layers, own))
             if len(recomputing) == len(layers):
                 chosen[f"recompute of {', '.join(own)}"] = recomputing
-    settled: dict[str, Any] = {"recompute": None, "mem_limit": pipeline.limits} | (
-        {"offload": None} if claim.offload else {}
-    )
     return {
-        name: replace(pipeline, model=replace(pipeline.model, layers=tuple(own)), **settled)
+        name: pipeline.without(Decisions.OF_MODEL, model=replace(pipeline.model, layers=tuple(own)))
         for name, own in chosen.items()
     }
 

@@ -11,26 +11,10 @@ from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.origin import Argument
 
 _SPACES: Mapping[Argument, str] = {
-    Argument.SEARCH: "order of all operations",
-    Argument.TRANSFERS: "order of all operations and transfers",
-    Argument.PLACEMENTS: "placement",
-    Argument.ORDERS: "order of microbatches",
-    Argument.COMBINATIONS: "combination of the decisions",
+    Argument.SEARCH: "orders of all operations",
+    Argument.TRANSFERS: "orders of all operations and transfers",
 }
-"""What every member of needs as long, by an argument that names no device."""
-
-
-def _space(argument: Argument) -> str:
-    """What every member of needs as long; empty for an argument that names devices."""
-    choices = argument.layer_choices
-    if argument.covers_sets:
-        return " with any ".join([*(each.removesuffix("s") for each in choices), "set of modules"])
-    if not choices:
-        return _SPACES.get(argument, "")
-    layers = "layers that " + " or ".join(each for each in choices if each != "partitions")
-    if "partitions" not in choices:
-        return f"choice of {layers}"
-    return f"partition, with any {layers}," if len(choices) > 1 else "partition"
+"""What needs as long, by an argument that names no device and no decisions."""
 
 
 def describe_bottleneck(report: ScheduleReport) -> str:
@@ -39,8 +23,8 @@ def describe_bottleneck(report: ScheduleReport) -> str:
     if certificate is None or bound is None:
         return ""
     time = significant(bound, report.time_unit, ROUND_FLOOR)
-    if space := _space(certificate.argument):
-        return f"no device alone: every {space} needs at least {time}"
+    if space := certificate.decisions.configurations or _SPACES.get(certificate.argument):
+        return f"no device alone: all {space} need at least {time}"
     if not certificate.devices:
         return ""
     causes = _joined(_causes(certificate.argument, report))

@@ -8,6 +8,7 @@ from itertools import accumulate
 from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.partition import RULES
@@ -16,7 +17,6 @@ from ppopt.problem.traits import Trait
 from ppopt.report.labels import clean
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
-from ppopt.solver.open_decisions import open_decisions
 
 if TYPE_CHECKING:
     from ppopt.studies.best_choice import StrategyChoice
@@ -25,8 +25,6 @@ MAX_LISTED = 16
 """A placement without a name is written out up to this many stages."""
 _PLANNED = ("placement", "partition", "recompute", "chunks")
 """Decisions about a model in layers that `ppopt plan` makes."""
-_OF_STRATEGY = ("partition", "recompute", "offload")
-"""Decisions about a model in layers that are searched for a strategy."""
 
 
 def describe_unsearched(pipeline: Pipeline, searched: Sequence[str] = ()) -> str:
@@ -36,7 +34,7 @@ def describe_unsearched(pipeline: Pipeline, searched: Sequence[str] = ()) -> str
     searched.
     """
     names, planned = list(_fixed_of_layers(pipeline)), pipeline.model is not None
-    if "placement" not in (*open_decisions(pipeline).names, *searched):
+    if "placement" not in (*pipeline.open_decisions.names, *searched):
         names.insert(0, "placement")
     if planned and pipeline.named_placement:
         names.append("chunks")
@@ -59,7 +57,7 @@ def unsearched_of_layers(pipeline: Pipeline) -> str:
 
 def describe_first_tries(pipeline: Pipeline) -> str:
     """How a comparison searches the open decisions for each strategy; empty if none is open."""
-    names = [name for name in open_decisions(pipeline).names if name in _OF_STRATEGY]
+    names = (pipeline.open_decisions & Decisions.OF_STRATEGY).names
     if not names:
         return ""
     verb = "is a first try" if len(names) == 1 else "are first tries"
@@ -86,7 +84,7 @@ def _fixed_of_layers(pipeline: Pipeline) -> dict[str, object]:
         if any(getattr(layer, able) for layer in model.layers):
             chosen = any(getattr(layer, name) for layer in model.layers)
             fixed[name] = None if chosen else "none"
-    searched = {name.removesuffix("_set") for name in open_decisions(pipeline).names}
+    searched = pipeline.open_decisions.fields
     return {name: value for name, value in fixed.items() if name not in searched}
 
 

@@ -13,8 +13,8 @@ from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.origin_json import json_object, members_of
 from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.exact import plain, plain_or_none, ratio
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
 from ppopt.report.headline_table import headline_object
@@ -35,7 +35,7 @@ def report_plan(plan: Plan) -> ScheduleReport:
         unknown = dict.fromkeys(("partition", "layout", "placement", "chunks", "recompute"))
     report = report_result(plan.rows[0].result)
     imbalance = report.imbalance
-    if imbalance is not None and plan.space.partition == SEARCH:
+    if imbalance is not None and Decisions.PARTITION in plan.space.open_decisions:
         imbalance = imbalance._replace(relief=None)
     return replace(
         report,
@@ -167,7 +167,7 @@ def _space(plan: Plan) -> dict[str, Any]:
         "routes": space.fields.get("routes", 1),
         "p2p_time": common_p2p_time(pipeline),
         "configurations": len(plan.rows),
-        **({"offload": SEARCH} if space.searches_offload else {}),
+        **dict.fromkeys((space.open_decisions & Decisions.OFFLOAD).names, SEARCH),
         **({"order": space.order} if Trait.MICROBATCHES in pipeline.traits else {}),
     }
 

@@ -9,8 +9,7 @@ from pathlib import Path
 
 from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import COMBINED, STRATEGIES
-from ppopt.problem.microbatches import SEARCH_ORDER
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.traits import Trait
 from ppopt.report.numbers import measured, significant, spread
 from ppopt.report.placement_text import describe_placing, short_placement
@@ -229,11 +228,8 @@ def _widening_flags(plan: Plan, baseline: PlanBaseline) -> str:
 def describe_space(plan: Plan) -> str:
     """What the plan searched and what it kept as given, in one line."""
     space, pipeline = plan.space, plan.rows[0].result.pipeline
-    searched, fixed = [], ["one route" if _routes(plan) == 1 else "two routes"]
-    if space.partition == SEARCH:
-        searched.append("partition")
-    if space.searches_offload:
-        searched.append("offload")
+    fixed = ["one route" if _routes(plan) == 1 else "two routes"]
+    searched = list((space.open_decisions & ~Decisions.ORDER).names)
     tried = [row.configuration for row in plan.rows]
     dimensions: dict[str, tuple[Sequence[object], set[object]]] = {
         "placement": (space.placements, {each.placement for each in tried}),
@@ -250,7 +246,7 @@ def describe_space(plan: Plan) -> str:
         elif used_values != [SEARCHED]:
             fixed.append(text)
     if Trait.MICROBATCHES in pipeline.traits:
-        where = searched if space.order == SEARCH_ORDER else fixed
+        where = searched if Decisions.ORDER in space.open_decisions else fixed
         where.append("order of microbatches")
     p2p_time = common_p2p_time(pipeline)
     if p2p_time is not None:
@@ -305,7 +301,8 @@ def describe_beyond(plan: Plan) -> str:
     if plan.value is None or space.strategies != (SEARCHED,):
         return ""
     chunks = ",".join(map(str, (*space.chunks, max(space.chunks) + 1)))
-    fixed = [] if space.partition == SEARCH else ["other partitions (--partition search)"]
+    is_open = Decisions.PARTITION in space.open_decisions
+    fixed = [] if is_open else ["other partitions (--partition search)"]
     fixed.append(f"more chunks (--chunks {chunks})")
     if len(space.placements) < len(PLACEMENTS):
         fixed.append(f"other placements (--placement {','.join(PLACEMENTS)})")

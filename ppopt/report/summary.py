@@ -11,9 +11,9 @@ from operator import itemgetter
 
 from rich.text import Text
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.placement import SEARCH
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.columns import Column, Grid, as_text, figure_text, left
 from ppopt.report.labels import describe_links, objective_name, title
@@ -104,7 +104,7 @@ def describe_microbatches(pipeline: Pipeline) -> str:
 
 
 def _describe_placement(pipeline: Pipeline) -> str:
-    if pipeline.placement == SEARCH:
+    if Decisions.PLACEMENT in pipeline.open_decisions:
         text = "searched placement"
     else:
         where = pipeline.resolved_placement

@@ -9,6 +9,7 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 
 SEARCHED = "searched"
@@ -35,53 +36,11 @@ class Argument(StrEnum):
     DEVICES = "devices"
     """The devices named need that long, with all others as delays."""
     SEARCH = "search"
-    """All orders were searched; no devices are named."""
+    """All orders, with all of the decisions named, were searched; no devices are named."""
     TRANSFERS = "transfers"
     """The same, with all orders of transfers on links that carry one at a time."""
-    PARTITIONS = "partitions"
-    """No partition of the model's layers into stages has a smaller value; no devices are named."""
-    PARTITIONS_RECOMPUTE = "partitions-recompute"
-    """No partition with any choice of recompute has a smaller value; no devices are named."""
-    PARTITIONS_OFFLOAD = "partitions-offload"
-    """No partition with any choice of offload has a smaller value; no devices are named."""
-    PARTITIONS_RECOMPUTE_OFFLOAD = "partitions-recompute-offload"
-    """No partition with any choice of recompute and offload has a smaller value; no devices are
-    named."""
-    RECOMPUTE = "recompute"
-    """No choice of recompute has a smaller value; no devices are named."""
-    OFFLOAD = "offload"
-    """No choice of offload has a smaller value; no devices are named."""
-    RECOMPUTE_OFFLOAD = "recompute-offload"
-    """No choice of recompute and offload has a smaller value; no devices are named."""
-    SETS = "sets"
-    """No set of modules that all layers recompute has a smaller value; no devices are named."""
-    OFFLOAD_SETS = "offload-sets"
-    """No such set with any choice of offload has a smaller value; no devices are named."""
-    PARTITIONS_SETS = "partitions-sets"
-    """No partition with any such set has a smaller value; no devices are named."""
-    PARTITIONS_OFFLOAD_SETS = "partitions-offload-sets"
-    """No partition with any such set and choice of offload has a smaller value; no devices are
-    named."""
-    PLACEMENTS = "placements"
-    """No placement of the stages on the devices has a smaller value; no devices are named."""
-    ORDERS = "orders"
-    """No order of the microbatches has a smaller value; no devices are named."""
-    COMBINATIONS = "combinations"
-    """No combination of several decisions, of which one is the placement, has a smaller value; no
-    devices are named."""
     MEMORY = "memory"
     """No schedule is within the memory limits; no devices are named."""
-
-    @property
-    def layer_choices(self) -> tuple[str, ...]:
-        """Those of `partitions`, `recompute` and `offload` of which it covers every choice."""
-        parts = self.value.split("-")
-        return tuple(part for part in ("partitions", "recompute", "offload") if part in parts)
-
-    @property
-    def covers_sets(self) -> bool:
-        """Whether it covers every set of modules that all layers recompute."""
-        return "sets" in self.value.split("-")
 
 
 @dataclass(frozen=True)
@@ -91,6 +50,8 @@ class Certificate:
     argument: Argument
     devices: tuple[int, ...] = ()
     """The devices named by the argument, ascending."""
+    decisions: Decisions = Decisions.NONE
+    """Decisions of which it covers every combination."""
 
 
 @dataclass(frozen=True, kw_only=True)

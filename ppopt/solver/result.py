@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
-from ppopt.problem import placement
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import gap_of, plain, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import SEARCHED, Argument, Certificate, HintRecord, Origin
+from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
 
 if TYPE_CHECKING:
     from ppopt.rechecker.claim import Claim
@@ -136,16 +136,21 @@ class Result(NotebookView):
         """Claimed bound, or claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
-        from ppopt.rechecker.claim import Claim, bound_in_ticks, of_every  # noqa: PLC0415  on use
+        from ppopt.rechecker.claim import Claim, bound_in_ticks  # noqa: PLC0415  on use
 
         bound = None
         if self.lower_bound is not None:
             bound = bound_in_ticks(self.pipeline, self.lower_bound)
-        span = self.objective is Objective.DEVICE_SPAN
-        claim = Claim(self.pipeline, span, self.backward_kind, bound, self.certificate.devices)
-        if self.pipeline.placement == placement.SEARCH:
-            return of_every(claim, Argument.PLACEMENTS, self.lower_bound)
-        return of_every(claim, self.certificate.argument, self.lower_bound)
+        placement = self.pipeline.open_decisions & Decisions.PLACEMENT
+        return Claim(
+            self.pipeline,
+            self.objective is Objective.DEVICE_SPAN,
+            self.backward_kind,
+            bound,
+            self.certificate.devices,
+            self.lower_bound,
+            placement or self.certificate.decisions,
+        )
 
     def origin(self) -> Origin:
         """Origin of the schedule for its file: everything except the solve time."""

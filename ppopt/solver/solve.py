@@ -7,8 +7,8 @@ from typing import Any
 
 from ppopt.cancellation import driven
 from ppopt.errors import InputError, check_type
-from ppopt.problem import placement as placements
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -16,10 +16,10 @@ from ppopt.schedule import timing
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import warm_start as warm_starts
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
-from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Result, Stop
@@ -79,9 +79,9 @@ def solve(
         pipeline = replace(pipeline, mem_limit=mem_limit)
     kind = BackwardKind.read(backward_kind)
     problem = problem_of(pipeline, Objective(objective), kind)
-    if placement not in (None, placements.SEARCH):
+    if placement not in (None, SEARCH):
         raise InputError(f"placement: {placement!r} is not search; give it to ppopt.Pipeline")
-    extra_decisions = NO_DECISIONS if placement is None else OpenDecisions.PLACEMENT
+    extra_decisions = Decisions.NONE if placement is None else Decisions.PLACEMENT
     return solve_problem(problem, options, hint, extra_decisions)
 
 
@@ -89,7 +89,7 @@ def solve_problem(
     problem: Problem,
     options: SolveOptions,
     hint: Schedule | None = None,
-    extra_decisions: OpenDecisions = NO_DECISIONS,
+    extra_decisions: Decisions = Decisions.NONE,
     *,
     optional_hint: bool = False,
 ) -> Result:
@@ -116,7 +116,7 @@ def _first_schedules(problem: Problem) -> tuple[Schedule, ...]:
     pipeline = problem.pipeline
     if pipeline.model is None or pipeline.resolved_placement not in USUAL:
         return ()
-    if not open_decisions(pipeline) & (OpenDecisions.PARTITION | OpenDecisions.RECOMPUTE):
+    if not pipeline.open_decisions & (Decisions.PARTITION | Decisions.RECOMPUTE):
         return ()
     return tuple(FirstSchedules(pipeline, problem.objective, problem.backward_kind).usual())
 

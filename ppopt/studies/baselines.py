@@ -16,9 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from fractions import Fraction
-from functools import reduce
 from math import inf
-from operator import or_
 from typing import Any, NamedTuple
 
 from ppopt import interrupts
@@ -26,15 +24,13 @@ from ppopt.cancellation import Scope, equal_share, part, scope, seconds_left, sh
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, open_decisions
 from ppopt.solver.result import Result, Status
 from ppopt.strategies import Options, Strategy, registry, resolve
 from ppopt.strategies.schedules import with_explicit_placement
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
 
@@ -171,7 +167,7 @@ def _seconds(request: EvaluationRequest) -> float:
 
 def _seconds_of_start(request: EvaluationRequest) -> float:
     """Estimated seconds to evaluate a strategy or, if something is open, to start its search."""
-    several = request.strategy.adaptive and has_open_choices(request.pipeline)
+    several = request.strategy.adaptive and request.pipeline.open_decisions & Decisions.OF_STRATEGY
     return _seconds(request) * (ORDERS_OF_FIRST_SEARCH if several else 1)
 
 
@@ -190,7 +186,7 @@ def _begin(
     began = time.monotonic()
     try:
         with shield():
-            if not has_open_choices(request.pipeline):
+            if not request.pipeline.open_decisions & Decisions.OF_STRATEGY:
                 schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
                 seconds = time.monotonic() - began
                 return evaluation._replace(schedule=schedule, seconds=seconds)
@@ -260,8 +256,8 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
     """
     if _is_without(result):
         return None
-    chosen = _chosen(result) if asked is None else open_decisions(asked)
-    chosen &= ~OpenDecisions.RECOMPUTE_SET
+    chosen = _chosen(result) if asked is None else asked.open_decisions
+    chosen &= ~Decisions.RECOMPUTE_SET
     searched = _pipeline_of(result)
     pipeline = _with_open(searched, chosen)
     of_placement = [
@@ -280,9 +276,7 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
             break
     if best_found is None:
         return None
-    return best_found._replace(
-        skipped=tuple(skipped), chosen=(chosen & ~OpenDecisions.PLACEMENT).names
-    )
+    return best_found._replace(skipped=tuple(skipped), chosen=(chosen & ~Decisions.PLACEMENT).names)
 
 
 def best_other_placement(
@@ -332,7 +326,11 @@ def _applied(
 def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:
     """Pipeline of a search for strategies that prescribe their own placement."""
     own = replace(requested, mem_limit=searched.limits)
-    return replace(own, model=searched.model, recompute=None) if own.searches_set else own
+    return (
+        replace(own, model=searched.model, recompute=None)
+        if Decisions.RECOMPUTE_SET in own.open_decisions
+        else own
+    )
 
 
 def _is_other_placement(placed: Pipeline, searched: Pipeline) -> bool:
@@ -376,11 +374,9 @@ def _baseline_of(schedule: Schedule, result: Result) -> Baseline:
     return Baseline(name, value, speedup, schedule.pipeline, chosen=chosen)
 
 
-def _chosen(result: Result) -> OpenDecisions:
+def _chosen(result: Result) -> Decisions:
     """Decisions of a search of a model in layers besides the order, from its proof."""
-    covered = result.certificate.argument.layer_choices
-    decisions = (OpenDecisions[choice.removesuffix("s").upper()] for choice in covered)
-    return reduce(or_, decisions, NO_DECISIONS)
+    return result.certificate.decisions & Decisions.OF_STRATEGY
 
 
 def _pipeline_of(result: Result) -> Pipeline:
@@ -398,19 +394,16 @@ def comparable(schedule: Schedule, pipeline: Pipeline) -> bool:
     return schedule.pipeline.layout == pipeline.layout
 
 
-def _with_open(searched: Pipeline, chosen: OpenDecisions) -> Pipeline:
+def _with_open(searched: Pipeline, chosen: Decisions) -> Pipeline:
     """Pipeline of a search, with the decisions of the search left open for every strategy.
 
     If the search chose nothing, it is the search's pipeline itself, so that orders are cached.
     """
-    if not chosen & ~OpenDecisions.PLACEMENT:
-        return with_explicit_placement(searched)
-    pipeline = replace(with_explicit_placement(searched), mem_limit=searched.limits)
-    fields = ("partition", "recompute", "offload")
-    left_open: dict[str, Any] = {
-        field: SEARCH for field in fields if OpenDecisions[field.upper()] in chosen
-    }
-    return replace(pipeline, **left_open)
+    placed = with_explicit_placement(searched)
+    if not chosen & ~Decisions.PLACEMENT:
+        return placed
+    left_open: dict[str, Any] = dict.fromkeys((chosen & Decisions.OF_STRATEGY).fields, SEARCH)
+    return replace(placed, **left_open, mem_limit=searched.limits)
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

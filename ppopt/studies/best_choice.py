@@ -14,11 +14,11 @@ from fractions import Fraction
 
 from ppopt.cancellation import driven, part, scope
 from ppopt.errors import check_type
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
@@ -29,9 +29,6 @@ SEARCH_SHARE = 0.5
 """Share of the time limit for the search; the rest is for the proof."""
 BOUNDING_SHARE = 0.5
 """Share of the remaining time for bounds of all partitions."""
-
-
-_SETS = OpenDecisions.RECOMPUTE_SET
 
 
 @dataclass(frozen=True)
@@ -62,12 +59,6 @@ class StrategyChoice:
         return gap_of(self.value, self.lower_bound)
 
 
-def has_open_choices(pipeline: Pipeline) -> bool:
-    """Whether a pipeline leaves its partition or its recompute open."""
-    decisions = open_decisions(pipeline)
-    return bool(decisions & ~(OpenDecisions.PLACEMENT | OpenDecisions.ORDER | _SETS))
-
-
 @driven
 def best_choice(
     pipeline: Pipeline,
@@ -89,7 +80,7 @@ def best_choice(
     NotApplicableError if it does not apply.
     """
     check_type("pipeline", pipeline, Pipeline)
-    if not has_open_choices(pipeline):
+    if not pipeline.open_decisions & Decisions.OF_STRATEGY:
         schedule = evaluate(pipeline, strategy, objective, options)
         value = objective_value(schedule, Objective(objective))
         return StrategyChoice(

@@ -14,11 +14,11 @@ from ppopt.cancellation import driven, part
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain, ratio
 from ppopt.problem.hosting import Layout
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.placement import refuse_placement_search
 from ppopt.problem.problem import Problem
 from ppopt.schedule.metrics import Metrics, communication
 from ppopt.schedule.schedule import Schedule
@@ -30,7 +30,6 @@ from ppopt.solver.solve import solve_problem
 from ppopt.strategies import Options
 from ppopt.studies import robustness
 from ppopt.studies.baselines import evaluate_all
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.current_schedule import can_start_from, current_schedule
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
@@ -254,7 +253,7 @@ def compare(
     pipeline = problems[0]
     objective = Objective(objective)
     for problem in problems:
-        refuse_placement_search(problem.placement, "compare")
+        problem.refuse_open(Decisions.PLACEMENT, "compare")
     if jitter is not None:
         robustness.check_deviation(jitter)
     tell: Callable[[Progress | str], None] = progress or (lambda _: None)
@@ -300,7 +299,7 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
     """Pipeline with a limit that is the same for every partition."""
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
-    if has_open_choices(pipeline) and pipeline.limits is not None:
+    if pipeline.open_decisions & Decisions.OF_STRATEGY and pipeline.limits is not None:
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     return pipeline
 
@@ -345,8 +344,8 @@ def _start(
 ) -> Schedule | None:
     """Best schedule within the limits and with the placement of a search, from which it starts."""
     pipeline = problem.pipeline
-    open_ = has_open_choices(pipeline) or pipeline.order_is_open
-    if not (open_ or interrupts.pressed()):
+    decisions = pipeline.open_decisions & (Decisions.OF_STRATEGY | Decisions.ORDER)
+    if not (decisions or interrupts.pressed()):
         schedules = []
     if current is not None and can_start_from(current):
         schedules = [*schedules, current]
@@ -418,6 +417,5 @@ def _placed(pipeline: Pipeline, placement: str | Sequence[str] | None) -> Iterat
         return
     names = placement.split(",") if isinstance(placement, str) else placement
     for name in (word.strip() for word in names):
-        refuse_placement_search(name, "compare")
         chunks = None if name == "linear" else pipeline.chunks
         yield replace(pipeline, placement=name, chunks=chunks)

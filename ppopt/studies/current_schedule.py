@@ -17,10 +17,11 @@ from ppopt.formats.fields import within
 from ppopt.formats.typed_values import typed_value
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.layer import Layer
-from ppopt.problem.microbatches import GIVEN_ORDER, SEARCH_ORDER
+from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import BALANCED, SEARCH
+from ppopt.problem.partition import BALANCED
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.settings import NAMED, nearest
 from ppopt.schedule.origin import SEARCHED, Origin
@@ -86,7 +87,8 @@ def current_schedule(
         pipeline = replace(pipeline, mem_limit=pipeline.limits)
     if current is None:
         if recompute is None:
-            recompute = OPEN_RECOMPUTE if pipeline.recompute == SEARCH else (None,)
+            is_open = Decisions.RECOMPUTE in pipeline.open_decisions
+            recompute = OPEN_RECOMPUTE if is_open else (None,)
         return _default(pipeline, objective, options, recompute)
     if isinstance(current, Schedule):
         return within("given", schedule_on, current, pipeline, objective)
@@ -131,13 +133,9 @@ def _of_strategy(
 
 def _defaults_of_open(pipeline: Pipeline) -> dict[str, Any]:
     """Partition, recompute, offload and order in place of those that are to be searched."""
-    settings: dict[str, Any] = {}
-    if pipeline.partition == SEARCH:
-        settings["partition"] = BALANCED
-    settings |= dict.fromkeys(pipeline.searched_of_layers)
-    if pipeline.order == SEARCH_ORDER:
-        settings["order"] = GIVEN_ORDER
-    return settings
+    opened = pipeline.open_decisions & (Decisions.OF_STRATEGY | Decisions.ORDER)
+    settings: dict[str, Any] = dict.fromkeys(opened.fields)
+    return settings | ({"order": GIVEN_ORDER} if Decisions.ORDER in opened else {})
 
 
 def can_start_from(schedule: Schedule) -> bool:
@@ -223,11 +221,7 @@ def _placed_as(own: Pipeline, pipeline: Pipeline) -> Pipeline:
     fields["placement"], fields["chunks"] = named or (own.hosts[0], None)
     fields["stages"] = own.num_stages if named is None else own.num_devices
     if own.model is not None:
-        layers = {
-            field: {n: getattr(layer, field) for n, layer in enumerate(own.model.layers)}
-            for field in ("recompute", "offload")
-        }
-        fields["model"] = pipeline.model.with_choice(**layers)
+        fields["model"] = pipeline.model.decided_as(own.model, Decisions.OF_LAYERS)
         fields |= {"partition": own.counts, "recompute": None, "offload": None}
     placed = replace(pipeline, **fields)
     return placed.reordered(own.order) if isinstance(own.order, tuple) else placed

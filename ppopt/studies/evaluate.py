@@ -8,9 +8,9 @@ from math import inf
 
 from ppopt.cancellation import scope
 from ppopt.errors import check_type
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import refuse_partition_search
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import refuse_unhandled
 from ppopt.schedule.reordered_timing import HANDLES
@@ -39,8 +39,8 @@ def evaluate(
     NotApplicableError if it does not apply to the pipeline.
     """
     check_type("pipeline", pipeline, Pipeline)
-    refuse_partition_search(pipeline.partition, "evaluate (ppopt.best_choice does)")
-    pipeline.refuse_search_of_layers("evaluate, unlike ppopt.best_choice,")
+    decisions = Decisions.OF_STRATEGY | Decisions.RECOMPUTE_SET
+    pipeline.refuse_open(decisions, "evaluate, unlike ppopt.best_choice,")
     return checked(timed(pipeline, strategy, objective, options), enforce_limit=False)
 
 
@@ -48,7 +48,7 @@ def timed(
     pipeline: Pipeline, strategy: str, objective: Objective | str, options: Options | None = None
 ) -> Schedule:
     """Return the schedule of `evaluate` before it is verified."""
-    if pipeline.order_is_open:
+    if Decisions.ORDER in pipeline.open_decisions:
         return _in_best_order(replace(pipeline, order=GIVEN_ORDER), strategy, objective, options)
     options, rule, objective = options or Options(), resolve(strategy), Objective(objective)
     placed = rule.apply(pipeline, options)

@@ -13,9 +13,9 @@ from typing import NamedTuple
 
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
@@ -23,7 +23,6 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
@@ -35,7 +34,7 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
 
     Nothing if neither is searched.
     """
-    if first.pipeline.searched_of_layers:
+    if first.pipeline.open_decisions & Decisions.OF_LAYERS:
         with suppress(NotApplicableError):
             yield from _after(StrategySearch.evaluate_first, first, first.balanced)
 
@@ -45,7 +44,7 @@ def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
 
     Nothing if neither is searched, or if no descent ends within the limits in the time left.
     """
-    if has_open_choices(first.pipeline):
+    if first.pipeline.open_decisions & Decisions.OF_STRATEGY:
         with suppress(NotApplicableError):
             yield from _after(methodcaller("descend", 1), first, first.pipeline)
 

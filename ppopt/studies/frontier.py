@@ -19,7 +19,6 @@ from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.open_decisions import open_decisions
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
@@ -161,7 +160,7 @@ class Frontier(NotebookView):
     @property
     def searched(self) -> tuple[str, ...]:
         """Decisions searched with every schedule: partition, placement, recompute."""
-        names = open_decisions(self.pipeline).names
+        names = self.pipeline.open_decisions.names
         return (*names, "placement") if self.placements else names
 
     @property

@@ -15,11 +15,11 @@ from math import floor, inf, lcm
 
 from ppopt.cancellation import over, scope
 from ppopt.errors import InputError
-from ppopt.problem import exact, microbatches, placement
+from ppopt.problem import exact, microbatches
 from ppopt.problem.cost_table import LAYER_COSTS, ZERO
 from ppopt.problem.costs import WORKSPACES
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
-from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import refuse_unhandled
@@ -32,17 +32,16 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
+from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
-from ppopt.solver.open_decisions import OpenDecisions, choice_of, open_decisions
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.first_schedules import in_best_configuration
 from ppopt.studies.frontier_curve import Curve, Proved
@@ -156,10 +155,10 @@ class FrontierProblem:
         pipeline = self.problem.pipeline
         named = pipeline.placement is None or pipeline.placement in USUAL
         peaks = [self.point(schedule)[0] for schedule in filter(self.comparable, known)]
-        if not (named and peaks and has_open_choices(pipeline)):
+        if not (named and peaks and pipeline.open_decisions & Decisions.OF_STRATEGY):
             return
         low, high = self.limits[0], min(max(peaks), self.limits[-1])
-        if pipeline.searched_of_layers:
+        if pipeline.open_decisions & Decisions.OF_LAYERS:
             by_rule = (FirstSchedules(own, self.problem.objective) for own in by_rules(pipeline))
             usual = (self.point(schedule)[0] for first in by_rule for schedule in first.usual())
             low = min(usual, default=low)
@@ -247,7 +246,7 @@ class FrontierProblem:
         Stages, slices, routes and placement must be allowed by the problem.
         """
         pipeline, searched = schedule.pipeline, self.problem.pipeline
-        if searched.placement != placement.SEARCH:
+        if Decisions.PLACEMENT not in searched.open_decisions:
             return comparable(schedule, searched)
         sizes = (pipeline.num_stages, pipeline.num_devices, pipeline.routes, pipeline.num_slices)
         return sizes == (
@@ -282,8 +281,7 @@ class OrdersProblem(FrontierProblem):
     def __init__(self, problem: Problem) -> None:
         """Raises InputError if orders cannot be searched."""
         super().__init__(problem)
-        listed = replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
-        self._listed_order = FixedPipelineProblem(listed)
+        self._listed_order = FixedPipelineProblem(in_listed_order(problem))
         self.impossible, self.backward_kinds = (
             self._listed_order.impossible,
             self._listed_order.backward_kinds,
@@ -510,15 +508,15 @@ def frontier_problem_of(*problems: Problem) -> FrontierProblem:
     (problem,) = problems
     traits = traits_of_any(problem)
     refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
-    if problem.pipeline.searches_set:
+    decisions = problem.pipeline.open_decisions
+    if Decisions.RECOMPUTE_SET in decisions:
         raise InputError(
             "recompute: a frontier does not search sets of modules for all layers; use search, or "
             "--recompute-modules"
         )
-    choices = open_decisions(problem.pipeline)
-    if choices == OpenDecisions.ORDER:
+    if decisions == Decisions.ORDER:
         return OrdersProblem(problem)
-    return FrontierProblem(problem) if choices else FixedPipelineProblem(problem)
+    return FrontierProblem(problem) if decisions else FixedPipelineProblem(problem)
 
 
 def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
@@ -527,13 +525,7 @@ def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
     The partition is `balanced`, stages are placed in turn, microbatches run as listed; for
     recompute and offload see `by_rules`.
     """
-    if not open_decisions(pipeline):
+    if not pipeline.open_decisions:
         yield pipeline
         return
-    counts = None if pipeline.model is None else pipeline.counts
-    chosen = replace(pipeline, partition=counts, mem_limit=pipeline.limits)
-    if pipeline.order_is_open:
-        chosen = chosen.reordered(range(pipeline.batches))
-    if pipeline.placement == placement.SEARCH:
-        chosen = chosen.placed(pipeline.hosts[0])
-    yield from by_rules(chosen)
+    yield from by_rules(pipeline.without(~Decisions.OF_LAYERS))

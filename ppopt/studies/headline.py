@@ -55,7 +55,7 @@ class HeadlineRow(NamedTuple):
     """By which share its throughput exceeds that of the first row; None: the first row itself, or
     there is no current schedule."""
     changes: tuple[str, ...]
-    """Decisions that differ from the row above, of `DECISIONS`; empty for the first row."""
+    """Names of the decisions that differ from the row above; empty for the first row."""
     proved: bool
     """Whether it is proved that no schedule of the study is better."""
     lower_bound: Fraction | None = None
@@ -163,20 +163,14 @@ def runs_on(runtime: str, schedule: Schedule) -> bool:
 
 # What differs between two schedules.
 
-DECISIONS = (
-    *("microbatches", "placement", "chunks", "routes", "slices", "partition", "recompute"),
-    *("offload", "microbatch order", "order"),
-)
-"""What a row may change."""
-
 
 def changed_decisions(before: Schedule, after: Schedule) -> tuple[str, ...]:
-    """Decisions that differ between two schedules, of `DECISIONS`."""
+    """Names of the decisions that differ between two schedules."""
     old, new = _decisions(before.pipeline), _decisions(after.pipeline)
     differs = {name: old[name] != new[name] for name in old}
     differs["placement"] &= before.pipeline.hosts != after.pipeline.hosts
     differs["order"] = not _same_order(before, after)
-    return tuple(name for name in DECISIONS if differs[name])
+    return tuple(name for name, is_changed in differs.items() if is_changed)
 
 
 def _decisions(pipeline: Pipeline) -> dict[str, object]:

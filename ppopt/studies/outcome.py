@@ -19,19 +19,20 @@ from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import abbreviated, section, text, within
 from ppopt.formats.figures import ScheduleFigures, limits
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain_or_none
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Callback, Provenance, Result, Status
 from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
-from ppopt.studies.best_choice import best_choice, has_open_choices
+from ppopt.studies.best_choice import best_choice
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
 from ppopt.studies.solve_job import SolveJob, instance_of, version
@@ -190,7 +191,7 @@ def _evaluated(job: SolveJob) -> Result:
     began, pipeline, limit = time.monotonic(), job.pipeline, job.time_limit
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     bound = None
-    if has_open_choices(pipeline) and not choice.proved:
+    if pipeline.open_decisions & Decisions.OF_STRATEGY and not choice.proved:
         bound = choice.lower_bound or ZERO
     result = Result(
         pipeline=choice.schedule.pipeline,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from ppopt.errors import InputError
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.exact import ratio
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options
@@ -59,7 +59,7 @@ def rate_partition(
     searched, if it has no layers, or if several losses meet a memory limit: their layers have the
     output matrix where the rated partition has it (`ppopt.problem.layout.with_losses`).
     """
-    if pipeline.model is None or pipeline.partition == SEARCH:
+    if pipeline.model is None or Decisions.PARTITION in pipeline.open_decisions:
         raise InputError(
             "partition: the partition of a model in layers is rated; give a layout, counts, or "
             "names per stage"

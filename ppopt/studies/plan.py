@@ -19,8 +19,8 @@ from ppopt.errors import InputError, check_type
 from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.placement import explicit, name_and_chunks
 from ppopt.problem.settings import LIMIT_1F1B

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 from ppopt.cancellation import equal_share, over, part
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule

@@ -13,8 +13,8 @@ from fractions import Fraction
 from typing import Any, NamedTuple
 
 from ppopt.cancellation import part, shield
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import whole
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import is_of_kind
@@ -66,7 +66,7 @@ class PlanCandidate:
         self.options = options
         self.strategy = strategy
         """Search of a strategy; None: orders are open."""
-        if strategy is not None and self.problem.pipeline.partition == SEARCH:
+        if strategy is not None and Decisions.PARTITION in self.problem.pipeline.open_decisions:
             strategy.choice.bounds = self.choice
         self.hints: list[Schedule] = []
         """Schedules of the placement from which the next search of all orders starts."""
@@ -174,7 +174,7 @@ class PlanCandidate:
         """Whether a pipeline has the layout, microbatches and recompute of the configuration."""
         own = self.problem.pipeline
         return (own.layout, own.batches) == (pipeline.layout, pipeline.batches) and (
-            own.recompute == SEARCH or pipeline.model.layers == own.model.layers
+            Decisions.RECOMPUTE in own.open_decisions or pipeline.model.layers == own.model.layers
         )
 
     def contains(self, schedule: Schedule) -> bool:
@@ -184,7 +184,9 @@ class PlanCandidate:
             return False
         if not is_of_kind(schedule.kind, self.problem.backward_kind):
             return False
-        return self.allows(pipeline) and (own.partition == SEARCH or pipeline.counts == own.counts)
+        return self.allows(pipeline) and (
+            Decisions.PARTITION in own.open_decisions or pipeline.counts == own.counts
+        )
 
     def start_from(self, schedule: Schedule) -> None:
         """Start from a schedule that belongs to the configuration."""
@@ -227,7 +229,7 @@ class PlanCandidate:
     def raise_bound(self, ceiling: int | None) -> None:
         """Bound all partitions; above a ceiling, bounds need not be exact."""
         assert self.strategy is not None
-        if self.problem.pipeline.partition == SEARCH and not self.impossible:
+        if Decisions.PARTITION in self.problem.pipeline.open_decisions and not self.impossible:
             self.strategy.bound(ceiling)
         with shield():
             self.update(None)

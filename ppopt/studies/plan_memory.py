@@ -9,11 +9,10 @@ from fractions import Fraction
 from ppopt import interrupts
 from ppopt.cancellation import over, part, shield
 from ppopt.problem.cost_table import ZERO
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import Decisions
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
@@ -139,7 +138,7 @@ def _bisect_memory(
     schedule, pipeline = candidate.schedule, candidate.problem.pipeline
     assert schedule is not None and candidate.value is not None
     point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
-    low = _min_peak(candidate) if has_open_choices(pipeline) else point.memory
+    low = _min_peak(candidate) if pipeline.open_decisions & Decisions.OF_STRATEGY else point.memory
     while point.memory - low > MEMORY_STEP * point.memory and not over():
         limit = (low + point.memory) / 2
         limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
@@ -158,7 +157,7 @@ def _bisect_memory(
 
 def _min_peak(candidate: PlanCandidate) -> Fraction:
     """Minimum memory of all devices together, spread evenly over them."""
-    if candidate.problem.pipeline.partition != SEARCH:
+    if Decisions.PARTITION not in candidate.problem.pipeline.open_decisions:
         return ZERO
     with shield():
         space = space_of(candidate.problem)

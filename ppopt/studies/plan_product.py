@@ -13,7 +13,6 @@ from collections.abc import Container, Iterator, Sequence
 from ppopt.cancellation import equal_share, part
 from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
 from ppopt.solver.choices.product import ProductChoice
@@ -30,7 +29,6 @@ class PlanProduct(ProductChoice):
     """The partitions and recompute of every configuration of a plan."""
 
     name = "configuration"
-    argument = Argument.SEARCH
 
     def __init__(self, candidates: Sequence[PlanCandidate], margin: float = 1) -> None:
         """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates."""

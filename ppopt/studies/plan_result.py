@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.exact import gap_of, plain, plain_or_none
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule

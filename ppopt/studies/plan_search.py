@@ -24,9 +24,9 @@ from typing import Any
 from ppopt import interrupts
 from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope

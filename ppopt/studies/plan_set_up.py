@@ -12,12 +12,12 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.arguments import LAYER_WORK
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve

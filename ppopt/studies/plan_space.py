@@ -11,11 +11,11 @@ from typing import Any, NamedTuple, TypeVar
 from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
-from ppopt.problem.layer_choices import SEARCH_SET
+from ppopt.problem.decisions import SEARCH, SEARCH_SET, Decisions
 from ppopt.problem.layer_options import convex_hull, sets_of_all, shortest_by_memory
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH, Counts
+from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import set_fields
@@ -117,7 +117,7 @@ class PlanSpace:
 
     def _check_strategies(self) -> None:
         _check("runtime", (self.runtime,), RUNTIMES)
-        if self.searches_offload and self.runtime not in (ANY_RUNTIME, "primus"):
+        if Decisions.OFFLOAD in self.open_decisions and self.runtime not in (ANY_RUNTIME, "primus"):
             raise InputError(
                 f"offload: search knows no --runtime {self.runtime}; use none or all, or leave "
                 "--runtime out"
@@ -139,7 +139,7 @@ class PlanSpace:
         searches = {SEARCH, SEARCH_SET} if self.runtime == "megatron" else {SEARCH_SET}
         if not searches.intersection(self.recompute):
             return self.recompute
-        options = sets_of_all(self.model.without_choices(("recompute",)).layers)
+        options = sets_of_all(self.model.undecided(Decisions.RECOMPUTE).layers)
         for fewer in (shortest_by_memory, convex_hull):
             options = fewer(options) if len(options) > MAX_SETS else options
         sets = (
@@ -177,9 +177,9 @@ class PlanSpace:
         return known.issuperset(choice.split("+"))
 
     @property
-    def searches_offload(self) -> bool:
-        """Whether offload is chosen per stage with the schedule."""
-        return bool(self.fields.get("offload") == SEARCH)
+    def open_decisions(self) -> Decisions:
+        """Decisions that are open in every configuration; recompute is a mode of each."""
+        return Decisions.open_in({**self.fields, "partition": self.partition})
 
     @property
     def order(self) -> Any:
@@ -222,7 +222,7 @@ class PlanSpace:
         """
         recompute = configuration.recompute
         fields = dict(self.fields)
-        if recompute == "full" and self.searches_offload:
+        if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
             fields["offload"] = "none"
         with not_applicable():
             pipeline = self.model.pipeline(
@@ -279,7 +279,7 @@ def check_megatron(pipeline: Pipeline, group_size: int | None = None) -> None:
     megatron_schedule.strategy_of(pipeline)
     megatron_schedule.group_size_of(pipeline, group_size)
     trainer_partition.megatron_sizes(pipeline)
-    if pipeline.partition != SEARCH:
+    if Decisions.PARTITION not in pipeline.open_decisions:
         trainer_partition.megatron_arguments(pipeline, group_size)
         return
     supports = trainer_partition.megatron_partitions(pipeline)

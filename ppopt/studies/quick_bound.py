@@ -26,6 +26,7 @@ from typing import NamedTuple
 
 from ppopt.problem import exact
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import convex_hull, option_of, options_of
 from ppopt.problem.pipeline import Model
@@ -87,9 +88,11 @@ def _steps(layer: Layer, space: PlanSpace) -> list[tuple[Fraction, Fraction]]:
     modes = {*space.recompute}
     if modes == {"full"}:
         return [(layer.recompute_time, layer.saved)] if layer.saved else []
-    searched = {"recompute": modes != {"none"}, "offload": space.searches_offload}
-    bare = layer.having(**{field: False for field, is_open in searched.items() if is_open})
-    options = (own._replace(moving=ZERO) for own in options_of(layer, **searched))
+    decisions = space.open_decisions & Decisions.OFFLOAD
+    if modes != {"none"}:
+        decisions |= Decisions.RECOMPUTE
+    bare = layer.undecided(decisions)
+    options = (own._replace(moving=ZERO) for own in options_of(layer, decisions))
     return [
         (after.time - before.time, before.resident - after.resident)
         for before, after in pairwise([option_of(bare), *convex_hull(options)])

@@ -12,10 +12,11 @@ from ppopt.formats import origin_json
 from ppopt.formats.fields import unknown_key, whole, within
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.schedule import timing
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.orders import codes
-from ppopt.schedule.origin import SEARCHED, Argument
+from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Progress
 from ppopt.strategies import OPTIONS, Options, names
@@ -25,14 +26,6 @@ from ppopt.verifier.measured_steps import planned
 FREE = ("order", "times", "proof", "peak memory")
 """Items in which schedules of equal value may differ; not compared if the search had several
 workers."""
-
-
-_CLAIMED_OVER = {
-    Argument.PLACEMENTS: "placements",
-    Argument.ORDERS: "orders of the microbatches",
-    Argument.COMBINATIONS: "combinations of decisions",
-}
-"""What a bound quantifies over, by its argument."""
 
 
 class Difference(NamedTuple):
@@ -165,23 +158,17 @@ def _not_repeated(reference: Schedule) -> tuple[str, ...]:
 
     These are the proof and, if the gap was open, status and bound, which may be better for one.
     """
-    if _claimed_over(reference) is None:
+    if not _claimed_over(reference):
         return ()
     return (
         ("proof",) if reference.origin.status == "optimal" else ("proof", "status", "lower bound")
     )
 
 
-def _claimed_over(reference: Schedule) -> str | None:
-    """What the bound of a file quantifies over besides orders; None if nothing."""
+def _claimed_over(reference: Schedule) -> str:
+    """What the bound of a file quantifies over besides orders; empty if nothing."""
     certificate = reference.origin.certificate
-    if certificate is None:
-        return None
-    texts = {"partitions": "partitions"}
-    covered = certificate.argument.layer_choices
-    of_layers = [texts.get(choice, f"choices of {choice}") for choice in covered]
-    of_layers += ["sets of modules"] * certificate.argument.covers_sets
-    return " and ".join(of_layers) or _CLAIMED_OVER.get(certificate.argument)
+    return certificate.decisions.configurations if certificate else ""
 
 
 def _searched(reference: Schedule) -> bool:
@@ -199,7 +186,7 @@ def _order_not_compared(reference: Schedule) -> str | None:
         )
     certificate = reference.origin.certificate
     chosen = isinstance(reference.pipeline.order, tuple)
-    if chosen or (certificate is not None and certificate.argument is Argument.ORDERS):
+    if chosen or (certificate is not None and Decisions.ORDER in certificate.decisions):
         return (
             "the search chose the order of the microbatches, which is kept here; another order of "
             "operations may be of equal value"
@@ -214,7 +201,7 @@ def _notes(reference: Schedule, schedule: Schedule | None) -> tuple[str, ...]:
     if reason is not None:
         notes.append(f"order not compared: {reason}")
     every = _claimed_over(reference)
-    if every is not None:
+    if every:
         notes.append(
             f"the file claims its bound over all {every}; that is not proved again here, where the "
             "search keeps those of the file (ppopt verify --bound checks it)"

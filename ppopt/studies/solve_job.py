@@ -8,21 +8,18 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from ppopt.errors import InputError, NotApplicableError
+from ppopt.errors import NotApplicableError
 from ppopt.formats import model_json, pipeline_json
-from ppopt.problem import partition, placement
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import RULES
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.settings import COUNTS
 from ppopt.schedule.origin import SEARCHED
-from ppopt.solver.open_decisions import OpenDecisions, open_decisions
 from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
-from ppopt.studies.best_choice import has_open_choices
 from ppopt.studies.records import canonical
 from ppopt.versions import DISTRIBUTION, version_of
 
@@ -72,7 +69,7 @@ class SolveJob:
     @property
     def limited(self) -> bool:
         """Whether the schedule depends on the memory limits."""
-        return self.searched or has_open_choices(self.pipeline)
+        return self.searched or bool(self.pipeline.open_decisions & Decisions.OF_STRATEGY)
 
     @cached_property
     def key(self) -> str:
@@ -112,7 +109,7 @@ class SolveJob:
     def fixed_pipeline(self) -> Pipeline | None:
         """Pipeline of the schedules; None if the job has open decisions."""
         requested = self.pipeline
-        return None if open_decisions(requested) else self.resolved_pipeline(requested)
+        return None if requested.open_decisions else self.resolved_pipeline(requested)
 
     def resolved_pipeline(self, chosen: Pipeline) -> Pipeline:
         """Pipeline of the job with the decisions of the pipeline `chosen`.
@@ -123,33 +120,15 @@ class SolveJob:
         """
         requested = self.pipeline
         limits = requested.limits if self.limited else None
-        if requested.placement == placement.SEARCH:
+        opened = requested.open_decisions
+        if Decisions.PLACEMENT in opened:
             requested = replace(requested, mem_limit=limits).placed(chosen.hosts[0])
-        if requested.partition == partition.SEARCH:
-            requested = replace(requested, partition=chosen.counts, mem_limit=limits)
-        if requested.order_is_open and isinstance(chosen.order, tuple):
+        if Decisions.ORDER in opened and isinstance(chosen.order, tuple):
             requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
-        searched = requested.searched_of_layers
-        if requested.searches_set:
-            searched = ("recompute", *searched)
-        if searched:
-            layers = chosen.model.layers if chosen.model else ()
-            if len(layers) != len(requested.model.layers):
-                raise InputError("layers: they are not those that are asked for")
-            own = requested.model.layers
-            model = requested.model.with_choice(
-                **{
-                    field: {
-                        n: getattr(layer, field)
-                        for n, layer in enumerate(layers if field in searched else own)
-                    }
-                    for field in RULES
-                }
-            )
-            requested = replace(
-                requested, model=model, recompute=None, offload=None, partition=chosen.counts,
-                mem_limit=limits,
-            )  # fmt: skip
+        if opened & (Decisions.PARTITION | Decisions.OF_MODEL):
+            model = requested.model.decided_as(chosen.model, opened)
+            fields = {"model": model, "partition": chosen.counts, "mem_limit": limits}
+            requested = requested.without(opened, **fields)
         return requested if self.searched else resolve(self.strategy).apply(requested, self.options)
 
 
@@ -182,7 +161,7 @@ def instance_of(pipeline: Pipeline, *, limited: bool = True) -> dict[str, Any]:
     left_out = (*_APPEARANCE, *(() if limited else ("mem_limit",)))
     content = {key: value for key, value in fields.items() if key not in left_out}
     content |= {"ticks": ticks.per_unit, "memory_ticks": ticks.memory_per_unit}
-    searched = open_decisions(pipeline) & ~OpenDecisions.ORDER
+    searched = pipeline.open_decisions & ~Decisions.ORDER
     if searched:
         content["searched"] = [*searched.names]
         if pipeline.model is not None:

@@ -9,7 +9,6 @@ of keys has one configuration per row. Keys and bounds are those of the search f
 from __future__ import annotations
 
 from collections.abc import Container, Iterator
-from dataclasses import replace
 from itertools import combinations, islice, pairwise, product
 from math import comb
 from typing import NamedTuple
@@ -17,7 +16,8 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.partition import SEARCH, all_by_rule
+from ppopt.problem.decisions import Decisions
+from ppopt.problem.partition import all_by_rule
 from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.choice import Choice
@@ -57,16 +57,14 @@ class StrategyConfigurations:
         """Whether no omitted recompute option may be better."""
         self._ordered = False
         """Whether configurations were enumerated in the order of bounds."""
-        self.cut = placed.partition == SEARCH
+        opened = placed.open_decisions
+        self.cut = Decisions.PARTITION in opened
         """Whether the partition is searched."""
-        self.optional = bool(placed.searched_of_layers)
+        self.optional = bool(opened & Decisions.OF_LAYERS)
         """Whether recompute or offload is searched; without a limit, every stage has one option."""
-        self.offloaded = "offload" in placed.searched_of_layers and placed.limits is not None
+        self.offloaded = Decisions.OFFLOAD in opened and placed.limits is not None
         self._options = StageOptions(placed, full=True)
-        self.base = replace(
-            placed, model=self._options.bare, recompute=None, offload=None,
-            partition=placed.counts, mem_limit=placed.limits,
-        )  # fmt: skip
+        self.base = placed.without(Decisions.OF_STRATEGY, model=self._options.bare)
         """Pipeline on one partition, in which only layers that must recompute do."""
         self.costs = self.base.partitions
         self.costs.refuse_inexact_sums(self.base.batches * self.base.num_slices)

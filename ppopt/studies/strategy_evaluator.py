@@ -14,6 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.traits import Trait, unhandled
 from ppopt.schedule import fixed_order, timing
@@ -76,7 +77,7 @@ class StrategyEvaluator:
         )
         """Whether the rank by the order of another configuration is an estimate."""
         by_rule = self._own_orders or bool({*not_timed} - {Trait.STEP_WORK})
-        self.exact = not base.order_is_open
+        self.exact = Decisions.ORDER not in base.open_decisions
         """Whether ranks are exact: no other order of the microbatches may have a better rank."""
         self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
         self._order = FixedOrder(base, orders)

@@ -21,19 +21,20 @@ import numpy as np
 from ppopt.cancellation import over, scope, shield
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.configuration import (
     Configuration,
     SearchedConfigurations,
     by_bound,
 )
 from ppopt.solver.choices.enumeration import Complete, Key
-from ppopt.solver.choices.spaces import PARTITIONS, traits_of_any
+from ppopt.solver.choices.spaces import SPACES, traits_of_any
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
-from ppopt.solver.open_decisions import choice_of, in_listed_order
 from ppopt.strategies import Options, resolve
 from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_configurations import StrategyConfigurations
@@ -212,7 +213,10 @@ class StrategySearch:
         with whole backwards if the strategy splits them.
         """
         with scope(inf):
-            if self.choice.cut and traits_of_any(self._problem) <= PARTITIONS.handles:
+            if (
+                self.choice.cut
+                and traits_of_any(self._problem) <= SPACES[Decisions.PARTITION].handles
+            ):
                 self.choice.bounds = choice_of(in_listed_order(self._problem))
                 self.bound(self.state.value)
 

@@ -12,7 +12,7 @@ from typing import Any
 import ppopt
 from ppopt import Objective, Pipeline, Result
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.problem import Problem
 from tests.fuzz import judge, layers, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError

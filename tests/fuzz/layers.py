@@ -15,7 +15,7 @@ from random import Random
 from typing import Any
 
 from ppopt import Pipeline
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.phase_pairs import Chain
 from ppopt.problem.phases import Machine
 from tests.fuzz import pipelines

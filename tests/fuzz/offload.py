@@ -6,7 +6,7 @@ from fractions import Fraction
 from random import Random
 from typing import Any
 
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH
 from tests.fuzz import pipelines
 from tests.fuzz.category import Case
 from tests.fuzz.choices import MORE, Choice

@@ -11,8 +11,7 @@ from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations, pairwise, product
 
-from ppopt.problem import placement
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.pipeline import Pipeline
 from tests.factories.models import sets_that_recompute
 from tests.oracles import exhaustive
@@ -32,7 +31,7 @@ def placements(devices: int, stages: int) -> Iterator[tuple[int, ...]]:
 
 def configurations(pipeline: Pipeline) -> Iterator[Pipeline]:
     """The pipeline with everything chosen that it leaves to be searched, in every way."""
-    if pipeline.placement == placement.SEARCH:
+    if pipeline.placement == SEARCH:
         for hosts in placements(pipeline.num_devices, pipeline.num_stages):
             yield from configurations(pipeline.placed(hosts))
     elif pipeline.partition == SEARCH:

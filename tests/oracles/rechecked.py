@@ -51,7 +51,8 @@ def assert_proved(result: Result, more: Fraction | None = None) -> None:
     claim = result.claim
     assert claim is not None and claim.bound is not None
     higher = claim._replace(bound=claim.bound + 1)
-    if claim.bound_time is not None:
+    if claim.decisions:
+        assert claim.bound_time is not None
         tick = Fraction(1, result.pipeline.ticks.per_unit)
         higher = claim._replace(bound_time=claim.bound_time + (more or tick))
     wrong = check(higher, HANGS, 1, 1, lambda _: None)

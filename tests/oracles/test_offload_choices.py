@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ppopt import Model, Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.problem import Problem
 from ppopt.solver.recompute.recompute_choice import RecomputeChoice
@@ -113,6 +114,6 @@ def test_a_choice_is_left_out_where_another_takes_its_place() -> None:
 def _options_of_two(layer: Layer) -> list[tuple[int, ...]]:
     """Time, moves, and memory during F and after it, of the options of two equal layers."""
     table = Pipeline(stages=1, batches=1, model=Model((layer, layer))).partitions.layers
-    options = stage_options((layer, layer), table, offload=True)
+    options = stage_options((layer, layer), table, Decisions.OF_LAYERS)
     assert options is not None
     return [tuple(option[:4]) for option in options]

@@ -12,6 +12,7 @@ import pytest
 import ppopt
 from ppopt import InputError, Layer, Model, Pipeline
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_options import convex_hull, options_of
 from ppopt.problem.operation import OpKind
 from ppopt.verifier import verify
@@ -153,7 +154,7 @@ def test_options_of_a_layer_are_all_that_no_other_dominates() -> None:
         own = Layer(**layer)
         every = [own.having(recompute=names) for names in (False, True, *module_sets(layer))]
         points = {_costs(each) for each in every}
-        options = options_of(own, recompute=True, offload=False)
+        options = options_of(own, Decisions.RECOMPUTE)
         assert {_costs(own.having(recompute=each.recompute)) for each in options} == {
             point
             for point in points

@@ -14,6 +14,7 @@ import pytest
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Status, Verdict
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.rechecker import configurations, confirmed, partitions
@@ -51,9 +52,14 @@ def test_a_bound_of_one_partition_alone_is_not_one_of_all() -> None:
     alone = ppopt.solve(model.pipeline(devices=2, batches=4, partition=[2, 8]), workers=1)
     assert alone.status is Status.OPTIMAL and alone.schedule is not None
     assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
-    claimed = replace(alone, certificate=Certificate(Argument.PARTITIONS))
+    claimed = replace(
+        alone, certificate=Certificate(Argument.SEARCH, decisions=Decisions.PARTITION)
+    )
     assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
-    origin = replace(alone.schedule.origin, certificate=Certificate(Argument.PARTITIONS))
+    origin = replace(
+        alone.schedule.origin,
+        certificate=Certificate(Argument.SEARCH, decisions=Decisions.PARTITION),
+    )
     assert confirmed(replace(alone.schedule, origin=origin)) is None
 
 
@@ -66,7 +72,7 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
     rechecked = ppopt.recheck(result, workers=1)
     assert rechecked.verdict is Verdict.UNDECIDED
     assert rechecked.reason.startswith(
-        "not all 36 partitions can be searched again; for this partition it is confirmed: "
+        "not all 36 partitions can be searched again; for that of this schedule it is confirmed: "
     )
     inflated = replace(result, lower_bound=result.lower_bound + Fraction(1, 2))
     wrong = ppopt.recheck(inflated, workers=1)
@@ -110,7 +116,9 @@ def test_cuts_that_leave_too_much_work_are_not_followed(monkeypatch: pytest.Monk
     model = Model([{"forward": 1, "backward": 2}] * 64)
     pipe = model.pipeline(devices=4, batches=64, partition="search")
     bound = Fraction(16 * 3 * 67)
-    claim = Claim(pipe, False, BackwardKind.WHOLE, None, partitions=True, bound_time=bound)
+    claim = Claim(
+        pipe, False, BackwardKind.WHOLE, None, decisions=Decisions.PARTITION, bound_time=bound
+    )
     assert open_partitions(claim, inf) == []
     assert bounded[0] < 1000
 
@@ -126,7 +134,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
     pipe = pipeline(space, "search", **rng.choice(LINKS))
     bound = over_partitions(Problem(pipe, objective, kind)).bound
-    claim = Claim(pipe, space.span, kind, None, partitions=True, bound_time=bound)
+    claim = Claim(pipe, space.span, kind, None, decisions=Decisions.PARTITION, bound_time=bound)
     assert open_partitions(claim, inf) == []
 
 

@@ -9,6 +9,7 @@ import pytest
 
 import ppopt
 from ppopt import Argument, Certificate, InputError, Model, Pipeline, Status, Verdict
+from ppopt.problem.decisions import Decisions
 from ppopt.rechecker import confirmed
 from tests.solver.recompute.test_recompute_search import MODEL
 
@@ -20,7 +21,9 @@ def test_a_bound_of_one_choice_is_not_one_of_all() -> None:
     alone = ppopt.solve(Pipeline(**fields), backward_kind="whole", workers=1)
     assert alone.status is Status.OPTIMAL and alone.schedule is not None
     assert ppopt.recheck(alone, workers=1).verdict is Verdict.CONFIRMED
-    claimed = replace(alone, certificate=Certificate(Argument.RECOMPUTE))
+    claimed = replace(
+        alone, certificate=Certificate(Argument.SEARCH, decisions=Decisions.RECOMPUTE)
+    )
     assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
 
 
@@ -59,7 +62,7 @@ def test_too_many_choices_are_left_undecided() -> None:
     result = ppopt.solve(
         pipeline, backward_kind="whole", workers=1, stop=ppopt.stop.FirstSchedule()
     )
-    assert result.claim is not None and result.claim.recompute
+    assert result.claim is not None and Decisions.RECOMPUTE in result.claim.decisions
     assert ppopt.recheck(result, workers=1, time_limit=3).verdict is not Verdict.WRONG
 
 
@@ -101,4 +104,4 @@ def test_a_layer_whose_forward_computes_nothing_leaves_it_undecided() -> None:
     assert result.status is Status.OPTIMAL
     checked = ppopt.recheck(result, workers=1)
     assert checked.verdict is Verdict.UNDECIDED
-    assert "for this partition and choice" in checked.reason
+    assert "for that of this schedule it is" in checked.reason

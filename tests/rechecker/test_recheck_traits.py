@@ -13,6 +13,7 @@ import ppopt
 from ppopt import Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS
+from ppopt.problem.decisions import Decisions
 from ppopt.rechecker import Verdict, confirmed, recheck
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, stated_by
@@ -41,7 +42,7 @@ def arguments(**fields: Any) -> list[bool]:
     mixed = claim(BackwardKind.MIXED, **fields)
     filled = claim(batches=4, mem_limit=2, **fields)
     layers = claim(model=LAYERS, partition="search", **fields)
-    layers = layers._replace(partitions=True, bound_time=1)
+    layers = layers._replace(decisions=Decisions.PARTITION, bound_time=1)
     return [
         by_arithmetic(claim(**fields)) is not None,
         list(over_limit(tight)) != [],

@@ -10,6 +10,7 @@ import pytest
 
 import ppopt
 from ppopt import Model
+from ppopt.problem.decisions import Decisions
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.numbers import percent, significant
 from ppopt.report.plan_objects import report_plan
@@ -217,9 +218,12 @@ def test_exposed_work_and_random_times() -> None:
         ),
         (
             Certificate(Argument.SEARCH),
-            "no device alone: every order of all operations needs at least",
+            "no device alone: all orders of all operations need at least",
         ),
-        (Certificate(Argument.PARTITIONS), "no device alone: every partition needs at least"),
+        (
+            Certificate(Argument.SEARCH, decisions=Decisions.PARTITION | Decisions.RECOMPUTE_SET),
+            "no device alone: all partitions and sets of modules need at least",
+        ),
     ],
 )
 def test_the_bottleneck_is_one_sentence(certificate: Certificate, text: str) -> None:

@@ -28,10 +28,11 @@ sys.modules[name] = module
 exec(compile(text, spec.origin, "exec"), vars(module))
 
 from ppopt import rechecker
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver import portfolio
 from ppopt.solver.arguments import applicable
-from ppopt.solver.choices.spaces import PLACEMENTS
+from ppopt.solver.choices.spaces import SPACES
 from ppopt.strategies import registry
 
 novel = Pipeline(stages=2, batches=2).traits
@@ -39,7 +40,7 @@ methods = [each for each in vars(portfolio).values() if {"name", "handles"} <= {
 handles = {
     **{each.name: each.handles for each in methods},
     **{strategy.name: strategy.handles for strategy in registry().values()},
-    PLACEMENTS.name: PLACEMENTS.handles,
+    "placement": SPACES[Decisions.PLACEMENT].handles,
     "re-checker": rechecker.MODELLED,
 }
 who = {*(name for name, handled in handles.items() if novel <= handled)}

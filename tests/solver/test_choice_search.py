@@ -13,7 +13,6 @@ from ppopt import Pipeline, VerificationError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices import search as searching
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration
@@ -29,7 +28,6 @@ class Forwards(Choice):
     """Pipelines that differ in the time of F."""
 
     name = "forward"
-    argument = Argument.SEARCH
 
     def pipeline(self, key: Key) -> Pipeline:
         return Pipeline(stages=2, batches=2, forward=key[0])

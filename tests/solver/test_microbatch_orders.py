@@ -139,7 +139,7 @@ def test_reordering_twice_names_the_microbatches_of_the_list() -> None:
 
 def test_equal_microbatches_leave_nothing_open() -> None:
     pipeline = Pipeline(stages=3, batches=6, microbatch_times=2, order="search")
-    assert not pipeline.order_is_open
+    assert not pipeline.open_decisions
     assert solve(pipeline, workers=1).status is Status.OPTIMAL
 
 

@@ -12,6 +12,7 @@ import pytest
 
 from ppopt import Model, Pipeline, Status, best_choice, evaluate, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
@@ -93,7 +94,7 @@ def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
     assert result.schedule is not None
     assert "the bounds count phases on compute only" in result.proof
     claim = Claim(
-        result.pipeline, span=False, backward_kind=kind, bound=None, partitions=True,
+        result.pipeline, span=False, backward_kind=kind, bound=None, decisions=Decisions.PARTITION,
         bound_time=result.lower_bound,
     )  # fmt: skip
     assert check(claim, 60, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED

@@ -13,7 +13,7 @@ from ppopt import Pipeline
 SOLVER = Path(ppopt.__file__).parent / "solver"
 DECISIONS = {
     *("choices", "partitions", "placements", "recompute", "microbatch_orders"),
-    *("open_decisions.py", "solve.py"),
+    *("choice_of_decisions.py", "solve.py"),
 }
 """Packages and modules that choose among pipelines."""
 SCHEDULES_OF_DECISIONS = "heuristics/first_schedules.py"

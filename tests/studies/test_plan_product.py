@@ -11,10 +11,10 @@ import pytest
 import ppopt
 from ppopt import Objective, PlanSpace
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.enumeration import Key, Unlisted
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice

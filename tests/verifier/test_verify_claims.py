@@ -182,8 +182,9 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("layer_settings", "modules", "placement", "settings", "traits", "units")
+        for name in ("decisions", "layer_settings", "modules", "placement", "settings")
     ),
+    *("ppopt.problem.traits", "ppopt.problem.units"),
     *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
 }
 """What the verifier stands on: problems, and the columns of a schedule."""

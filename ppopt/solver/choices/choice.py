@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Container, Iterable, Sequence
 from random import Random
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
@@ -25,8 +26,8 @@ class Choice(ABC):
 
     name: str
     """Name of a configuration in texts."""
-    argument: Argument
-    """Argument behind the bound over all configurations."""
+    decisions = Decisions.NONE
+    """Decisions of which the bound over all configurations covers every combination."""
 
     @abstractmethod
     def pipeline(self, key: Key) -> Pipeline:
@@ -83,7 +84,7 @@ class Choice(ABC):
 
     def certificate(self, search: SearchedConfigurations) -> Certificate:  # noqa: ARG002
         """Certificate of the bound over all."""
-        return Certificate(self.argument)
+        return Certificate(Argument.SEARCH, decisions=self.decisions)
 
     def listed(self) -> Enumeration[Key]:
         """All configurations; partial if there are too many, or if the search generates them."""

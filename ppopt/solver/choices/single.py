@@ -22,7 +22,6 @@ class SinglePipeline(Choice):
     """A single pipeline."""
 
     name = "pipeline"
-    argument = Argument.SEARCH
 
     def __init__(self, problem: Problem, *, any_order: bool = False) -> None:
         """With `any_order` the bound holds for every order of microbatches that differ."""

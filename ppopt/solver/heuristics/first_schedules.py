@@ -14,9 +14,10 @@ from typing import NamedTuple
 from ppopt.cancellation import seconds_left
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.objective import Objective
-from ppopt.problem.partition import SEARCH, Counts, all_by_rule, balanced, balanced_late
+from ppopt.problem.partition import Counts, all_by_rule, balanced, balanced_late
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.settings import LIMIT_1F1B
@@ -95,7 +96,8 @@ class FirstSchedules(NamedTuple):
 
     def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
-        if self.backward_kind not in (BackwardKind.MIXED, kind) or self.pipeline.order_is_open:
+        order_is_open = Decisions.ORDER in self.pipeline.open_decisions
+        if self.backward_kind not in (BackwardKind.MIXED, kind) or order_is_open:
             return
         options = strategy.own_options(self.options)
         with suppress(NotApplicableError), not_applicable():
@@ -138,7 +140,7 @@ class FirstSchedules(NamedTuple):
         Or with an even one if the runtime needs that; raises NotApplicableError if there is none.
         """
         pipeline = self.pipeline
-        if pipeline.partition != SEARCH:
+        if Decisions.PARTITION not in pipeline.open_decisions:
             yield pipeline
             return
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])

@@ -15,10 +15,10 @@ from math import factorial, prod
 from random import Random
 
 from ppopt.cancellation import over, part
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
@@ -32,7 +32,7 @@ from ppopt.solver.choices.enumeration import (
     Unlisted,
 )
 from ppopt.solver.choices.single import SinglePipeline
-from ppopt.solver.choices.spaces import ORDERS
+from ppopt.solver.choices.spaces import check_spaces
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.microbatch_orders.local_search import Order, OrderSearch
 
@@ -66,12 +66,12 @@ class OrderChoice(Choice):
 
         Raises NotApplicableError if orders cannot be searched.
         """
-        ORDERS.check(problem)
+        check_spaces(problem, Decisions.ORDER)
         self._base = replace(problem.pipeline, order=GIVEN_ORDER)
         self._problem, self.inner = problem, inner
         self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"
-        self.argument = Argument.ORDERS if self._alone else inner.argument
+        self.decisions = inner.decisions or Decisions.ORDER
         """That of the inner choice: a re-check of the orders of one configuration proves nothing
         about the others."""
         self._listed_order: Order = tuple(range(self._base.batches))

@@ -14,10 +14,10 @@ from itertools import islice
 
 from ppopt.cancellation import part
 from ppopt.problem import exact
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
@@ -146,7 +146,7 @@ class PartitionChoice(BoundedPartitions):
     """The partitions of a model's layers into the stages of a placement."""
 
     name = "partition"
-    argument = Argument.PARTITIONS
+    decisions = Decisions.PARTITION
 
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if partitions cannot be searched."""

@@ -9,7 +9,6 @@ alone, with no option elsewhere: by its compute, and by all moves over its host 
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Sequence
-from dataclasses import replace
 from functools import lru_cache
 from heapq import heappop, heappush
 from itertools import chain, count, product
@@ -19,10 +18,10 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.link_mode import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
 from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
@@ -75,15 +74,12 @@ class PartitionOptionChoice(BoundedPartitions):
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if partitions cannot be searched."""
         pipeline = problem.pipeline
-        chosen = pipeline.searched_of_layers
+        self.decisions = pipeline.open_decisions & Decisions.OF_STRATEGY
+        chosen = (self.decisions & Decisions.OF_LAYERS).names
         self.name = f"partition with {' and '.join(chosen)}"
-        self.argument = Argument("-".join(("partitions", *chosen)))
         self._does = " or ".join(chosen)
         self._stage_options = StageOptions(pipeline)
-        base = replace(
-            pipeline, model=self._stage_options.bare, recompute=None, offload=None,
-            mem_limit=pipeline.limits,
-        )  # fmt: skip
+        base = pipeline.without(Decisions.OF_LAYERS, model=self._stage_options.bare)
         super().__init__(base, space_of(problem))
         self._stages = self._space.num_stages
         self._begun: set[Counts] = set()

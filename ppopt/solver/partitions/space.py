@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -18,6 +18,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageArrays
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import option_of, options_of
@@ -27,7 +28,7 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.spaces import PARTITIONS, check_layer_choices
+from ppopt.solver.choices.spaces import check_spaces
 
 FOREVER = 2**60
 """Above every value in ticks."""
@@ -236,11 +237,10 @@ def space_of(problem: Problem) -> PartitionSpace:
         raise NotApplicableError(
             "partition: search needs a model in layers; give `layers:` in a file"
         )
-    PARTITIONS.check(problem)
-    check_layer_choices(problem)
-    chosen = pipeline.searched_of_layers
+    chosen = pipeline.open_decisions & Decisions.OF_LAYERS
+    check_spaces(problem, Decisions.PARTITION | chosen)
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
-    table, model = pipeline.partitions, pipeline.model.without_choices(chosen)
+    table, model = pipeline.partitions, pipeline.model.undecided(chosen)
     if pipeline.overlap is not None:
         model = model.on_compute()
     layers, position = LayerTable.of(model, table.layers.per_unit), np.arange(len(model))
@@ -309,10 +309,9 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bo
 
 
 def _options(
-    table: PartitionTable, model: Layers, chosen: Collection[str], time: int, memory: int
+    table: PartitionTable, model: Layers, decisions: Decisions, time: int, memory: int
 ) -> LayerOptions:
     """Options of every layer; `time` and `memory` multiply the ticks of the table."""
-    searched = {field: field in chosen for field in ("recompute", "offload")}
     per_time, per_memory = (
         table.layers.per_unit[field] * factor
         for field, factor in (("recompute_time", time), ("kept", memory))
@@ -322,7 +321,7 @@ def _options(
         live = option_of(layer).resident
         return tuple(
             (int(option.time * per_time), int((live - option.resident) * per_memory))
-            for option in options_of(layer, **searched)
+            for option in options_of(layer, decisions)
             if option.resident < live
         )
 

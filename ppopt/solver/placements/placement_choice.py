@@ -12,9 +12,9 @@ from dataclasses import replace
 from random import Random
 
 from ppopt.problem import exact
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
@@ -32,7 +32,7 @@ class PlacementChoice(Choice):
     """The placements of a problem's stages on its devices."""
 
     name = "placement"
-    argument = Argument.PLACEMENTS
+    decisions = Decisions.PLACEMENT
 
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if placements cannot be searched."""

@@ -13,9 +13,9 @@ from math import inf
 
 from ppopt.cancellation import seconds_left
 from ppopt.errors import NotApplicableError
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key, Rest, Unlisted, min_rest
@@ -33,8 +33,6 @@ Inner = Callable[[Pipeline], Choice]
 
 class PlacementProduct(ProductChoice):
     """Placements with the choice of their pipelines, as many as are set up in time."""
-
-    argument = Argument.COMBINATIONS
 
     def __init__(self, problem: Problem, inner: Inner) -> None:
         """Raises NotApplicableError if placements or the inner choice cannot be searched."""
@@ -60,8 +58,9 @@ class PlacementProduct(ProductChoice):
         """Number of placements that were not set up in time."""
         self._omitted_bound = _bound_of_all(problem) if self._num_omitted else None
         """Lower bound of the omitted placements; None if there are none."""
-        own = next(iter(choices.values())).name
-        self.name = f"placement with {own}"
+        own = next(iter(choices.values()))
+        self.name = f"placement with {own.name}"
+        self.decisions = Decisions.PLACEMENT | own.decisions
 
     def prefixes(self, pipeline: Pipeline) -> list[Hosts]:
         """Placement of a pipeline; empty if it has another representative."""

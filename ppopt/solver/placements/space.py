@@ -27,13 +27,14 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem import exact, partition, placement
 from ppopt.problem.arrays import Ints
 from ppopt.problem.costs import Ticks
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
-from ppopt.solver.choices.spaces import PLACEMENTS
+from ppopt.solver.choices.spaces import check_spaces
 
 Hosts = tuple[int, ...]
 """Device of every stage."""
@@ -54,7 +55,7 @@ class PlacementSpace:
     def __init__(self, problem: Problem) -> None:
         """Raises NotApplicableError if placements cannot be searched."""
         pipeline = problem.pipeline
-        PLACEMENTS.check(problem)
+        check_spaces(problem, Decisions.PLACEMENT)
         if pipeline.num_devices > MAX_DEVICES or pipeline.num_stages > MAX_STAGES:
             raise NotApplicableError(
                 f"placement: search takes at most {MAX_DEVICES} devices and {MAX_STAGES} stages; "
@@ -64,7 +65,7 @@ class PlacementSpace:
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
-        self.repartition_per_placement = balanced or pipeline.partition == partition.SEARCH
+        self.repartition_per_placement = balanced or Decisions.PARTITION in pipeline.open_decisions
         """Whether every placement has its own partition."""
 
     def pipeline(self, key: Hosts) -> Pipeline:

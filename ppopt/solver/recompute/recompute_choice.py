@@ -20,18 +20,17 @@ import numpy as np
 
 from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
-from ppopt.problem import partition, placement
 from ppopt.problem.costs import Ticks
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.partition_table import Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.bounds.device_bounds import device_infeasible, one_device_bound
 from ppopt.solver.bounds.host_link_bound import host_link_bound
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
-from ppopt.solver.choices.spaces import check_layer_choices
+from ppopt.solver.choices.spaces import check_spaces
 from ppopt.solver.recompute.stage_options import (
     NUM_COSTS,
     StageFront,
@@ -74,21 +73,19 @@ class RecomputeChoice(Choice):
         Raises NotApplicableError if they cannot be searched.
         """
         pipeline = problem.pipeline
-        chosen = pipeline.searched_of_layers
-        self.name, self.argument = " and ".join(chosen), Argument("-".join(chosen))
+        self.decisions = pipeline.open_decisions & Decisions.OF_LAYERS
+        chosen = self.decisions.names
+        self.name = " and ".join(chosen)
         self._does = " or ".join(chosen)
-        if pipeline.partition == partition.SEARCH or pipeline.placement == placement.SEARCH:
+        if pipeline.open_decisions & (Decisions.PARTITION | Decisions.PLACEMENT):
             raise NotApplicableError(
                 f"{chosen[-1]}: search does not go with a search of partition or placement; search "
                 "one, then the other with what is found"
             )
-        check_layer_choices(problem)
+        check_spaces(problem, self.decisions)
         self._problem = problem
         self._choices = StageOptions(pipeline, timed=True)
-        self._base = replace(
-            pipeline, model=self._choices.bare, partition=pipeline.counts, recompute=None,
-            offload=None, mem_limit=pipeline.limits,
-        )  # fmt: skip
+        self._base = pipeline.without(Decisions.OF_LAYERS, model=self._choices.bare)
         self._fronts = [self._choices.front(*ends) for ends in ends_of(self._base.counts)]
         self._shortest_bounds = [
             self._computed_bound(device, self._minima(device)) or 0

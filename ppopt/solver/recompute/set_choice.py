@@ -12,16 +12,15 @@ from dataclasses import replace
 
 from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_options import sets_of_all
-from ppopt.problem.partition import SEARCH
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.schedule.origin import Argument
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.product import ProductChoice
-from ppopt.solver.choices.spaces import OF_LAYERS
+from ppopt.solver.choices.spaces import check_spaces
 
 MAX_SETS = 64
 """Maximum number of sets that are searched."""
@@ -34,10 +33,9 @@ class SetChoice(ProductChoice):
 
     def __init__(self, problem: Problem, inner: Inner) -> None:
         """Raises NotApplicableError if there are too many sets, or if time is up before all."""
-        OF_LAYERS["recompute"].check(problem)
+        check_spaces(problem, Decisions.RECOMPUTE_SET)
         asked = problem.pipeline
         self._models = _models(asked)
-        cut = SEARCH if asked.partition == SEARCH else asked.counts
         choices: dict[Key, Choice] = {}
         for index, model in enumerate(self._models):
             if over():
@@ -45,15 +43,12 @@ class SetChoice(ProductChoice):
                     f"recompute: {index} of {len(self._models)} sets of modules were set up in "
                     "time; raise --time-limit, or give --recompute-modules"
                 )
-            pipeline = replace(
-                asked, model=model, recompute=None, partition=cut, mem_limit=asked.limits
-            )
+            pipeline = asked.without(Decisions.RECOMPUTE_SET, model=model)
             choices[index,] = inner(replace(problem, pipeline=pipeline))
         super().__init__(choices)
         own = next(iter(choices.values()))
-        decisions = own.argument.layer_choices
-        self.argument = Argument("-".join((*decisions, "sets")))
-        self.name = f"modules with {own.name}" if decisions else "modules"
+        self.name = f"modules with {own.name}" if own.decisions else "modules"
+        self.decisions = Decisions.RECOMPUTE_SET | own.decisions
 
     def prefixes(self, pipeline: Pipeline) -> list[Key]:
         """The set that the layers of a pipeline recompute; empty if they differ."""
@@ -87,7 +82,8 @@ def _models(pipeline: Pipeline) -> list[Model]:
     none = model.with_recompute("none")
     if pipeline.limits is None:
         return [none]
-    sets = sets_of_all(none.layers, without_dominated="offload" not in pipeline.searched_of_layers)
+    offload_is_open = Decisions.OFFLOAD in pipeline.open_decisions
+    sets = sets_of_all(none.layers, without_dominated=not offload_is_open)
     if len(sets) > MAX_SETS:
         raise NotApplicableError(
             f"recompute: there are {len(sets)} sets of modules, and at most {MAX_SETS} are "

@@ -28,6 +28,7 @@ import numpy as np
 from ppopt.cancellation import over
 from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
 from ppopt.problem.cost_table import ZERO
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import distinct, map_distinct
 from ppopt.problem.layer import Layer, activation_of
 from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
@@ -109,12 +110,11 @@ class StageOptions:
         recompute is always included. It may be dominated, but an order that depends on times may
         need less memory with it. `timed`: when time is up, options are not enumerated.
         """
-        fields = pipeline.searched_of_layers
+        self._decisions = pipeline.open_decisions & Decisions.OF_LAYERS
         self._table = pipeline.partitions.layers
-        self.bare: Model = pipeline.model.without_choices(fields)
+        self.bare: Model = pipeline.model.undecided(self._decisions)
         """Model without the recompute or offload that is searched."""
-        self._limited, self._full = pipeline.limits is not None, full and "recompute" in fields
-        self._searched = {field: field in fields for field in ("recompute", "offload")}
+        self._limited, self._full = pipeline.limits is not None, full
         self._timed = timed
         self.front = lru_cache(maxsize=MAX_CACHED)(self._front)
         """Options of the stage of the layers `low` to `high` - 1."""
@@ -127,15 +127,15 @@ class StageOptions:
 
     def _front(self, low: int, high: int) -> StageFront:
         layers, table = self.bare.costed[low:high], self._table
-        options = stage_options(layers, table, **self._searched, timed=self._timed)
+        options = stage_options(layers, table, self._decisions, timed=self._timed)
         if options is None:
-            front = greedy_options(layers, table, **self._searched)
+            front = greedy_options(layers, table, self._decisions)
             self.complete &= not self._limited
         else:
             front = StageFront(options, options)
         if not self._limited:
             return StageFront(*[front.options[:1]] * 2)
-        if self._full:
+        if self._full and Decisions.RECOMPUTE in self._decisions:
             full = full_recompute(layers, table)
             if all(option.layers != full.layers for option in front.options):
                 front.options.append(full)
@@ -233,9 +233,8 @@ def ends_of(counts: Counts) -> Iterator[tuple[int, int]]:
 def stage_options(
     layers: Sequence[Layer],
     table: LayerTable,
+    decisions: Decisions = Decisions.RECOMPUTE,
     *,
-    recompute: bool = True,
-    offload: bool = False,
     timed: bool = False,
 ) -> list[StageOption] | None:
     """Non-dominated options of a stage in time, moves and memory, the shortest first.
@@ -246,12 +245,11 @@ def stage_options(
 
     None if there are too many to enumerate; `timed`: or if time is up.
     """
-    searched = {"recompute": recompute, "offload": offload}
     at_once, memory = table.recompute_unit is RecomputeUnit.STAGE, table.per_unit["kept"]
     whole = int(activation_of(layers) * memory) if at_once else 0
     front, runs = OptionFront(at_once=at_once), []
     costs_of = {
-        id(layer): (int(layer.activation * memory), _of_layer(layer, table, **searched))
+        id(layer): (int(layer.activation * memory), _of_layer(layer, table, decisions))
         for layer in distinct(layers)
     }
     of_layers = (costs_of[id(layer)] for layer in layers)
@@ -282,14 +280,12 @@ def _in_ticks(costs: Sequence[Fraction], table: LayerTable) -> list[int]:
     return [int(cost * unit) for cost, unit in zip(costs, units, strict=True)]
 
 
-def _of_layer(
-    layer: Layer, table: LayerTable, *, recompute: bool, offload: bool
-) -> list[LayerOption]:
+def _of_layer(layer: Layer, table: LayerTable, decisions: Decisions) -> list[LayerOption]:
     """Options of a layer in the order in which equal layers have the smallest peak.
 
     If the whole stage recomputes at once, the order does not matter.
     """
-    options = options_of(layer, recompute=recompute, offload=offload)
+    options = options_of(layer, decisions)
     if table.recompute_unit is RecomputeUnit.STAGE:
         return list(options)
     return sorted(options, key=lambda own: (own.retained - own.backward_workspace, not own.offload))
@@ -303,9 +299,7 @@ def _choices(options: Iterable[LayerOption]) -> tuple[LayerChoice, LayerChoice]:
     return recompute, offload
 
 
-def greedy_options(
-    layers: Sequence[Layer], table: LayerTable, *, recompute: bool, offload: bool
-) -> StageFront:
+def greedy_options(layers: Sequence[Layer], table: LayerTable, decisions: Decisions) -> StageFront:
     """Options that recompute, or that offload, what saves the most memory per time.
 
     Up to `GREEDY_LEVELS` steps lead from no option to the largest savings of every layer. Every
@@ -316,13 +310,9 @@ def greedy_options(
     covered by an option with this time that saves as much as the next one. If layers may recompute
     or offload, one relaxed option covers all.
     """
-    chains = [
-        _greedy_steps(layers, table, field)
-        for field, searched in (("recompute", recompute), ("offload", offload))
-        if searched
-    ]
+    chains = [_greedy_steps(layers, table, decision) for decision in decisions]
     first, last = chains[0][0], chains[0][-1]
-    minima = [_minima(layer, recompute=recompute, offload=offload) for layer in layers]
+    minima = [_minima(layer, decisions) for layer in layers]
     floor = _option_of(layers, minima, table)
     if len(chains) == 1:
         relaxed = [
@@ -339,24 +329,25 @@ def greedy_options(
     return StageFront(sorted(dict.fromkeys(chain(*chains)), key=lambda step: step[:2]), relaxed)
 
 
-def _minima(layer: Layer, *, recompute: bool, offload: bool) -> LayerOption:
+def _minima(layer: Layer, decisions: Decisions) -> LayerOption:
     """The minimum of every cost over the options of a layer."""
-    options = options_of(layer, recompute=recompute, offload=offload)
+    options = options_of(layer, decisions)
     costs = [min(column) for column in zip(*(own.costs for own in options), strict=True)]
     return LayerOption._make((*costs, False, False))
 
 
-def _greedy_steps(layers: Sequence[Layer], table: LayerTable, field: str) -> list[StageOption]:
+def _greedy_steps(
+    layers: Sequence[Layer], table: LayerTable, decision: Decisions
+) -> list[StageOption]:
     """Options with more and more of the steps on the convex hulls of the layers' options."""
-    searched = {flag: flag == field for flag in ("recompute", "offload")}
     steps = []
     for index, layer in enumerate(layers):
-        hull = convex_hull(options_of(layer, **searched))
+        hull = convex_hull(options_of(layer, decision))
         steps += [(before.rate(after), index, after) for before, after in pairwise(hull)]
     steps.sort(key=lambda step: step[:2])
     sizes = {len(steps) * level // GREEDY_LEVELS for level in range(GREEDY_LEVELS + 1)}
     options = []
-    current = [options_of(layer, **searched)[0] for layer in layers]
+    current = [options_of(layer, decision)[0] for layer in layers]
     done = 0
     for size in sorted(sizes):
         for _, index, option in steps[done:size]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from fractions import Fraction
 from typing import NamedTuple
 
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.partitions.partition_bounds import (
@@ -47,8 +48,8 @@ def over_partitions(problem: Problem) -> OverPartitions:
     """
     space = space_of(problem)
     chosen = space.options is not None
-    argument = Argument.PARTITIONS_RECOMPUTE if chosen else Argument.PARTITIONS
-    certificate = Certificate(argument)
+    decisions = Decisions.PARTITION | (Decisions.RECOMPUTE if chosen else Decisions.NONE)
+    certificate = Certificate(Argument.SEARCH, decisions=decisions)
     if space.limits is not None and memory_of_all(space) > sum(space.limits):
         return OverPartitions(None, certificate, ())
     bounds = bounds_of(space)

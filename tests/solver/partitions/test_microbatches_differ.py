@@ -16,10 +16,10 @@ import pytest
 import ppopt
 from ppopt import Objective, Status
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.partition import SEARCH
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.problem import Problem
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import every_partition, partition_bounds
 from ppopt.solver.partitions.space import FOREVER, space_of
 from tests.oracles.configurations import partitions

@@ -7,8 +7,9 @@ from random import Random
 
 import pytest
 
-from ppopt import Argument, Objective, Pipeline
+from ppopt import Objective, Pipeline
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.problem import Problem
 from ppopt.solver.partitions.option_bounds import Tradeoff, merged, undominated
 from tests.oracles import exhaustive
@@ -57,7 +58,7 @@ def test_no_bound_is_above_the_optimum(seed: int) -> None:
     best = least_value(pipeline, fused=whole, objective=objective)
     problem = Problem(pipeline, Objective(objective), BackwardKind.uniform(fused=whole))
     bounded = over_partitions(problem)
-    assert bounded.certificate.argument is Argument.PARTITIONS_RECOMPUTE
+    assert bounded.certificate.decisions == Decisions.PARTITION | Decisions.RECOMPUTE
     if best is None:
         return
     assert bounded.bound is not None and bounded.bound <= best

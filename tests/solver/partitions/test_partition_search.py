@@ -18,9 +18,9 @@ from ppopt import InputError, Objective, Status, stop
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import PartitionSpace, space_of

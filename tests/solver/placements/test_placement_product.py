@@ -13,8 +13,8 @@ import ppopt
 from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.open_decisions import choice_of
 from ppopt.solver.placements import product as placement_product
 from tests.clock import SHORT, work_clock
 from tests.oracles import exhaustive

@@ -220,7 +220,7 @@ def test_what_cannot_be_searched_is_refused(fields: dict, message: str) -> None:
 
 def test_other_studies_refuse_to_search_placements() -> None:
     pipeline = Pipeline(stages=2, batches=2, placement="search")
-    with pytest.raises(InputError, match=r"placement: .* does not search placements"):
+    with pytest.raises(InputError, match=r"placement: .* does not search it"):
         compare(pipeline)
     with pytest.raises(NotApplicableError, match="placement: search contradicts strategy 1f1b"):
         evaluate(pipeline, "1f1b")

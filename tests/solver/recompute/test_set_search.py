@@ -11,8 +11,8 @@ import pytest
 
 import ppopt
 from ppopt import InputError, Pipeline, Status, Verdict
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_options import sets_of_all
-from ppopt.schedule.origin import Argument
 
 NAMES = ("norm", "attention", "mlp")
 
@@ -63,8 +63,8 @@ def test_the_best_set_is_as_good_as_the_best_of_all_sets(seed: int) -> None:
     result = solved(fields | {"recompute": "search-set", "partition": partition})
     assert result.value == best
     assert result.status is (Status.INFEASIBLE if best is None else Status.OPTIMAL)
-    argument = Argument.PARTITIONS_SETS if partition else Argument.SETS
-    assert result.certificate.argument is argument
+    decisions = Decisions.PARTITION if partition else Decisions.NONE
+    assert result.certificate.decisions == decisions | Decisions.RECOMPUTE_SET
     assert ppopt.recheck(result, workers=1).verdict is Verdict.CONFIRMED
     if result.schedule is None:
         return

@@ -13,6 +13,7 @@ from ppopt import Objective, Pipeline, interrupts
 from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
+from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.problem import Problem
@@ -30,11 +31,7 @@ from ppopt.solver.recompute.stage_options import (
 from tests.clock import stepping_clock
 from tests.oracles.offload_choices import least_of_all
 
-SEARCHED = (
-    {"recompute": True, "offload": False},
-    {"recompute": False, "offload": True},
-    {"recompute": True, "offload": True},
-)
+DECISIONS = (Decisions.RECOMPUTE, Decisions.OFFLOAD, Decisions.OF_LAYERS)
 
 
 def table(unit: RecomputeUnit = RecomputeUnit.LAYER) -> LayerTable:
@@ -59,9 +56,9 @@ def unequal_layers(count: int, seed: int = 0) -> list[Layer]:
     ]
 
 
-@pytest.mark.parametrize("searched", SEARCHED)
+@pytest.mark.parametrize("decisions", DECISIONS)
 def test_the_work_of_an_enumeration_is_bounded(
-    searched: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A stage of 128 unequal layers has thousands of options; a few layers are enumerated."""
     compared: list[int] = []
@@ -73,7 +70,7 @@ def test_the_work_of_an_enumeration_is_bounded(
     non_dominated = option_front.non_dominated
     monkeypatch.setattr(option_front, "non_dominated", counted)
     layers = unequal_layers(128)
-    assert stage_options(layers, table(), **searched) is None
+    assert stage_options(layers, table(), decisions) is None
     assert max(compared) <= 3 * option_front.MAX_OPTIONS
     assert len(compared) < 100
 
@@ -87,16 +84,16 @@ def test_ctrl_c_ends_an_enumeration() -> None:
 
 
 @pytest.mark.parametrize("unit", list(RecomputeUnit))
-@pytest.mark.parametrize("searched", SEARCHED)
+@pytest.mark.parametrize("decisions", DECISIONS)
 def test_every_option_needs_at_least_what_a_relaxed_option_needs(
-    searched: dict[str, bool], unit: RecomputeUnit, monkeypatch: pytest.MonkeyPatch
+    decisions: Decisions, unit: RecomputeUnit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ppopt.solver.recompute.stage_options.GREEDY_LEVELS", 4)
     for seed in range(6):
         layers = unequal_layers(7, seed)
-        options = stage_options(layers, table(unit), **searched)
+        options = stage_options(layers, table(unit), decisions)
         assert options is not None
-        greedy = greedy_options(layers, table(unit), **searched)
+        greedy = greedy_options(layers, table(unit), decisions)
         merged = merged_options(greedy.relaxed, 2), merged_options(options, 3)
         assert (len(merged[0]), len(merged[1])) <= (2, 3)
         for option in (*options, *greedy.options):
@@ -104,13 +101,13 @@ def test_every_option_needs_at_least_what_a_relaxed_option_needs(
                 assert any(each.uses_no_more(option) for each in relaxed)
 
 
-@pytest.mark.parametrize("searched", SEARCHED)
-def test_greedy_options_are_as_their_layers_state(searched: dict[str, bool]) -> None:
+@pytest.mark.parametrize("decisions", DECISIONS)
+def test_greedy_options_are_as_their_layers_state(decisions: Decisions) -> None:
     """Among 7 layers, a greedy option is one of the enumerated options, or dominated by one."""
     layers = unequal_layers(7)
-    options = stage_options(layers, table(), **searched)
+    options = stage_options(layers, table(), decisions)
     assert options is not None
-    greedy = greedy_options(layers, table(), **searched).options
+    greedy = greedy_options(layers, table(), decisions).options
     assert options[0] in greedy
     for option in greedy:
         assert any(each.uses_no_more(option) for each in options)
@@ -125,9 +122,9 @@ def test_thinned_keeps_the_last_option_of_every_stage() -> None:
     assert all(each[-1] == 2 for each in many)
 
 
-@pytest.mark.parametrize("searched", SEARCHED)
+@pytest.mark.parametrize("decisions", DECISIONS)
 def test_the_bound_holds_for_options_that_are_omitted(
-    searched: dict[str, bool], monkeypatch: pytest.MonkeyPatch
+    decisions: Decisions, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every enumeration ends after two options, and every device has at most two."""
     monkeypatch.setattr(option_front, "MAX_OPTIONS", 2)
@@ -139,7 +136,7 @@ def test_the_bound_holds_for_options_that_are_omitted(
     ]
     pipeline = Pipeline(
         stages=1, batches=2, model=layers, mem_limit=8,
-        **{decision: "search" if is_open else "none" for decision, is_open in searched.items()},
+        **{"recompute": "none", "offload": "none"} | dict.fromkeys(decisions.names, SEARCH),
     )  # fmt: skip
     choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     assert isinstance(choice.listed(), Partial)

@@ -1,12 +1,11 @@
-"""The open decisions of a pipeline (partition, placement, recompute, ...), and their choice."""
+"""The choice that makes the open decisions of a pipeline."""
 
 from __future__ import annotations
 
 from dataclasses import replace
-from enum import Flag, auto
 from typing import TYPE_CHECKING
 
-from ppopt.problem import partition, placement
+from ppopt.problem.decisions import Decisions
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -15,60 +14,27 @@ if TYPE_CHECKING:
     from ppopt.solver.choices.choice import Choice
 
 
-class OpenDecisions(Flag):
-    """Decisions that are searched together with the schedule: any combination of these."""
-
-    PARTITION = auto()
-    PLACEMENT = auto()
-    RECOMPUTE = auto()
-    RECOMPUTE_SET = auto()
-    OFFLOAD = auto()
-    ORDER = auto()
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """Names of the open decisions."""
-        return tuple(str(choice.name).lower() for choice in self)
-
-
-NO_DECISIONS = OpenDecisions(0)
-
-
-def open_decisions(pipeline: Pipeline) -> OpenDecisions:
-    """Open decisions of a pipeline."""
-    choices = NO_DECISIONS
-    if pipeline.placement == placement.SEARCH:
-        choices |= OpenDecisions.PLACEMENT
-    if pipeline.partition == partition.SEARCH:
-        choices |= OpenDecisions.PARTITION
-    for field in pipeline.searched_of_layers:
-        choices |= OpenDecisions[field.upper()]
-    if pipeline.searches_set:
-        choices |= OpenDecisions.RECOMPUTE_SET
-    return choices | OpenDecisions.ORDER if pipeline.order_is_open else choices
-
-
-def choice_of(problem: Problem, extra_decisions: OpenDecisions = NO_DECISIONS) -> Choice | None:
+def choice_of(problem: Problem, extra_decisions: Decisions = Decisions.NONE) -> Choice | None:
     """Choice for the open decisions of a pipeline; None if there are none.
 
     `extra_decisions` are searched in addition. Without time, bounds are
     coarser. Raises NotApplicableError if the search does not apply. The classes load on use.
     """
-    choices = open_decisions(problem.pipeline) | extra_decisions
-    if OpenDecisions.ORDER in choices:
+    choices = problem.pipeline.open_decisions | extra_decisions
+    if Decisions.ORDER in choices:
         from ppopt.solver.choices.single import SinglePipeline  # noqa: PLC0415
         from ppopt.solver.microbatch_orders.order_choice import OrderChoice  # noqa: PLC0415
 
         listed = in_listed_order(problem)
         inner = choice_of(listed, extra_decisions)
         return OrderChoice(problem, inner or SinglePipeline(listed, any_order=True))
-    if OpenDecisions.PLACEMENT in choices:
-        return _placements(problem, alone=choices == OpenDecisions.PLACEMENT)
-    if OpenDecisions.RECOMPUTE_SET in choices:
+    if Decisions.PLACEMENT in choices:
+        return _placements(problem, alone=choices == Decisions.PLACEMENT)
+    if Decisions.RECOMPUTE_SET in choices:
         from ppopt.solver.recompute.set_choice import SetChoice  # noqa: PLC0415
 
         return SetChoice(problem, _of_set)
-    if OpenDecisions.PARTITION in choices:
+    if Decisions.PARTITION in choices:
         return _partitions(problem)
     if choices:
         from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
@@ -105,7 +71,7 @@ def _placements(problem: Problem, *, alone: bool) -> Choice:
 
 
 def _partitions(problem: Problem) -> Choice:
-    if problem.pipeline.searched_of_layers:
+    if problem.pipeline.open_decisions & Decisions.OF_LAYERS:
         from ppopt.solver.partitions.partition_option_choice import (  # noqa: PLC0415
             PartitionOptionChoice,
         )

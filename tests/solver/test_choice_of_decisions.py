@@ -8,57 +8,55 @@ import pytest
 
 from ppopt import Objective, Pipeline, Status, compare, solve
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.layer_choices import SEARCH_SET
+from ppopt.problem.decisions import SEARCH_SET, Decisions
 from ppopt.problem.problem import Problem
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.open_decisions import NO_DECISIONS, OpenDecisions, choice_of, open_decisions
 from ppopt.strategies import registry
 
 NAMES = {
-    OpenDecisions.PARTITION: "partition",
-    OpenDecisions.RECOMPUTE: "recompute",
-    OpenDecisions.OFFLOAD: "offload",
-    OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD: "recompute and offload",
-    OpenDecisions.ORDER: "order",
-    OpenDecisions.PLACEMENT: "placement",
-    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION: "placement with partition",
-    OpenDecisions.PLACEMENT | OpenDecisions.RECOMPUTE: "placement with recompute",
-    OpenDecisions.PLACEMENT | OpenDecisions.OFFLOAD: "placement with offload",
-    OpenDecisions.PLACEMENT
-    | OpenDecisions.RECOMPUTE
-    | OpenDecisions.OFFLOAD: "placement with recompute and offload",
+    Decisions.PARTITION: "partition",
+    Decisions.RECOMPUTE: "recompute",
+    Decisions.OFFLOAD: "offload",
+    Decisions.RECOMPUTE | Decisions.OFFLOAD: "recompute and offload",
+    Decisions.ORDER: "order",
+    Decisions.PLACEMENT: "placement",
+    Decisions.PLACEMENT | Decisions.PARTITION: "placement with partition",
+    Decisions.PLACEMENT | Decisions.RECOMPUTE: "placement with recompute",
+    Decisions.PLACEMENT | Decisions.OFFLOAD: "placement with offload",
+    Decisions.PLACEMENT
+    | Decisions.RECOMPUTE
+    | Decisions.OFFLOAD: "placement with recompute and offload",
 }
 """Names of the candidates, as results say them."""
 OF_LAYERS = (
-    OpenDecisions.RECOMPUTE,
-    OpenDecisions.OFFLOAD,
-    OpenDecisions.RECOMPUTE | OpenDecisions.OFFLOAD,
+    Decisions.RECOMPUTE,
+    Decisions.OFFLOAD,
+    Decisions.RECOMPUTE | Decisions.OFFLOAD,
 )
-NAMES |= {OpenDecisions.PARTITION | own: f"partition with {NAMES[own]}" for own in OF_LAYERS}
+NAMES |= {Decisions.PARTITION | own: f"partition with {NAMES[own]}" for own in OF_LAYERS}
 NAMES |= {
-    OpenDecisions.PLACEMENT | OpenDecisions.PARTITION | own: (
-        f"placement with partition with {NAMES[own]}"
-    )
+    Decisions.PLACEMENT | Decisions.PARTITION | own: (f"placement with partition with {NAMES[own]}")
     for own in OF_LAYERS
 }
 OF_SET = {
-    OpenDecisions.RECOMPUTE_SET: "modules",
-    OpenDecisions.RECOMPUTE_SET | OpenDecisions.PARTITION: "modules with partition",
-    OpenDecisions.RECOMPUTE_SET | OpenDecisions.OFFLOAD: "modules with offload",
-    OpenDecisions.RECOMPUTE_SET | OpenDecisions.PARTITION | OpenDecisions.OFFLOAD: (
+    Decisions.RECOMPUTE_SET: "modules",
+    Decisions.RECOMPUTE_SET | Decisions.PARTITION: "modules with partition",
+    Decisions.RECOMPUTE_SET | Decisions.OFFLOAD: "modules with offload",
+    Decisions.RECOMPUTE_SET | Decisions.PARTITION | Decisions.OFFLOAD: (
         "modules with partition with offload"
     ),
 }
 NAMES |= OF_SET
-NAMES |= {OpenDecisions.PLACEMENT | own: f"placement with {name}" for own, name in OF_SET.items()}
+NAMES |= {Decisions.PLACEMENT | own: f"placement with {name}" for own, name in OF_SET.items()}
 NAMES |= {
-    choices | OpenDecisions.ORDER: f"{name} with order"
+    choices | Decisions.ORDER: f"{name} with order"
     for choices, name in NAMES.items()
-    if choices != OpenDecisions.ORDER
+    if choices != Decisions.ORDER
 }
 
 
-def pipeline(choices: OpenDecisions) -> Pipeline:
+def pipeline(choices: Decisions) -> Pipeline:
     """A model of four layers on two devices, whose choices are `search` or `search-set`."""
     fields: dict[str, object] = {choice.name.lower(): "search" for choice in choices}
     layer = {"forward": 1, "activation": 1, "count": 4, "offload_time": 1}
@@ -66,12 +64,12 @@ def pipeline(choices: OpenDecisions) -> Pipeline:
         fields["recompute"] = SEARCH_SET
         layer["modules"] = [{"name": "norm", "time": 1, "memory": 1}]
     layers = [layer]
-    if OpenDecisions.ORDER in choices:
+    if Decisions.ORDER in choices:
         fields |= {"microbatch_times": [1, 2], "microbatch_memory": 1}
     return Pipeline(stages=2, batches=2, model=layers, mem_limit=9, **fields)
 
 
-def candidates(asked: Pipeline, further: OpenDecisions = NO_DECISIONS) -> Choice | None:
+def candidates(asked: Pipeline, further: Decisions = Decisions.NONE) -> Choice | None:
     problem = Problem(asked, Objective.MAKESPAN, BackwardKind.SPLIT)
     return choice_of(problem, further)
 
@@ -81,32 +79,32 @@ def test_every_choice_is_in_the_table() -> None:
     every = {
         reduce(
             or_,
-            (choice for choice, taken in zip(OpenDecisions, some, strict=True) if taken),
-            NO_DECISIONS,
+            (choice for choice, taken in zip(Decisions, some, strict=True) if taken),
+            Decisions.NONE,
         )
-        for some in product((False, True), repeat=len(OpenDecisions))
+        for some in product((False, True), repeat=len(Decisions))
     }
-    both = OpenDecisions.RECOMPUTE | OpenDecisions.RECOMPUTE_SET
-    assert {*NAMES, NO_DECISIONS} == {choices for choices in every if both not in choices}
+    both = Decisions.RECOMPUTE | Decisions.RECOMPUTE_SET
+    assert {*NAMES, Decisions.NONE} == {choices for choices in every if both not in choices}
 
 
 @pytest.mark.parametrize("choices", NAMES, ids=str)
-def test_every_choice_has_its_candidates(choices: OpenDecisions) -> None:
+def test_every_choice_has_its_candidates(choices: Decisions) -> None:
     asked = pipeline(choices)
-    assert open_decisions(asked) == choices
+    assert asked.open_decisions == choices
     space = candidates(asked)
     assert space.name == NAMES[choices]
 
 
-@pytest.mark.parametrize("choices", [NO_DECISIONS, *NAMES], ids=str)
-def test_placements_may_be_searched_in_addition(choices: OpenDecisions) -> None:
-    space = candidates(pipeline(choices), OpenDecisions.PLACEMENT)
-    assert space.name == NAMES[choices | OpenDecisions.PLACEMENT]
+@pytest.mark.parametrize("choices", [Decisions.NONE, *NAMES], ids=str)
+def test_placements_may_be_searched_in_addition(choices: Decisions) -> None:
+    space = candidates(pipeline(choices), Decisions.PLACEMENT)
+    assert space.name == NAMES[choices | Decisions.PLACEMENT]
 
 
 def test_without_a_choice_there_are_no_candidates() -> None:
-    assert open_decisions(pipeline(NO_DECISIONS)) == NO_DECISIONS
-    assert candidates(pipeline(NO_DECISIONS)) is None
+    assert pipeline(Decisions.NONE).open_decisions == Decisions.NONE
+    assert candidates(pipeline(Decisions.NONE)) is None
 
 
 # Proofs name the schedules they speak of, where split and whole backwards differ.
