@@ -41,6 +41,7 @@ from ppopt.problem.cost_table import STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.field_values import LARGEST_GRID, is_list
+from ppopt.problem.grid import Grid
 from ppopt.problem.microbatches import MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
@@ -156,6 +157,8 @@ def pipeline_from_object(
 ) -> Pipeline:
     """Read the object of `pipeline_to_object`; the ticks per unit (of time, of memory) may be any.
 
+    The grid of the pipeline has these ticks, or finer ones if it needs them.
+
     With `has_model` the limits are those in the file: only with the layers they can be restored as
     the user gave them (`limit_as_given`). Raises InputError if the object is no pipeline, or if the
     costs in the file are not those of the user's own form in the file.
@@ -195,6 +198,7 @@ def pipeline_from_object(
         routes=file["routes"],
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
+        grid=Grid(per_unit, memory_per_unit),
         **known,
     )
     _check_same(pipeline, file, costs, limits)

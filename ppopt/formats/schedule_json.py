@@ -64,8 +64,10 @@ from ppopt.formats import model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
 from ppopt.formats.fields import abbreviated, finite, section, text, whole, wholes, within
 from ppopt.problem.arrays import Bools, Ints
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import RECORDS, KindRecord, Per, ResourceKind
 from ppopt.problem.operation import NUM_KINDS, ONCE, OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -262,13 +264,14 @@ def schedule_from_object(
     columns = _operations(file["ops"], pipeline)
     if file["schema"] == 1:
         columns = _without_absent(columns, pipeline)
-    ticks = pipeline.ticks
-    needed = (ticks.per_unit, ticks.memory_per_unit)
-    coarser, memory_coarser = map(_ticks_each, UNITS, (unit, memory_unit), needed)
-    pipeline, coarser = _on_common_tick(pipeline, columns, coarser)
-    claimed = within("claims", _claims, file.get("claims", {}), pipeline, coarser, memory_coarser)
-    start, end = (column // coarser for column in (columns.start, columns.end))
-    columns = replace(columns, start=start, end=end)
+    scale, memory_scale = _scales(pipeline, (unit, memory_unit))
+    if scale > 1:
+        latest = LARGEST_INT // scale
+        start, end = (
+            np.clip(column, -latest, latest) * scale for column in (columns.start, columns.end)
+        )
+        columns = replace(columns, start=start, end=end)
+    claimed = within("claims", _claims, file.get("claims", {}), pipeline, scale, memory_scale)
     return Schedule.from_columns(pipeline, *columns.columns, origin=origin), claimed
 
 
@@ -392,48 +395,38 @@ def _check_number(field: str, number: object) -> None:
         raise InputError(f"{field}: {abbreviated(number)} is not a whole number of at most 2^62")
 
 
-def _ticks_each(key: str, stated: int, needed: int) -> int:
-    """Ticks of the file in one tick of the pipeline, from the numbers of both per unit."""
-    coarser, rest = divmod(stated, needed)
-    if rest:
-        raise InputError(
-            f"{key}: {stated} is not a multiple of {needed}: some costs, divided or multiplied by "
-            "their factors, are no whole ticks"
-        )
-    return coarser
+def _scales(pipeline: Pipeline, units: tuple[int, int]) -> list[int]:
+    """Ticks of the pipeline in one tick of a file, of time and of memory.
 
-
-def _on_common_tick(pipeline: Pipeline, columns: Operations, coarser: int) -> tuple[Pipeline, int]:
-    """The pipeline in ticks at which all operations start and end; and their size in the file's.
-
-    `coarser` is the size of the ticks that all costs share. If operations start between these, the
-    pipeline's ticks are divided.
+    `units` are the file's ticks per unit. Raises InputError if an operation takes no whole number
+    of them.
     """
-    times = np.concatenate([columns.start, columns.end])
-    common = int(np.gcd.reduce(times, initial=coarser))
-    if common < coarser:
-        pipeline = replace(pipeline, tick_divisor=coarser // common)
-    return pipeline, common
+    scales = [needed // stated for needed, stated in zip(pipeline.grid, units, strict=True)]
+    if scales == [1, 1]:
+        return scales
+    for kind in (BackwardKind.SPLIT, BackwardKind.WHOLE):
+        instance = Instance.of(pipeline, kind, all_resources=True)
+        memory = np.concatenate([instance.allocations, instance.frees])
+        amounts = zip(UNITS, units, pipeline.grid, (instance.durations, memory), strict=True)
+        for key, stated, needed, each in amounts:
+            if (each % (needed // stated)).any():
+                raise InputError(
+                    f"{key}: {stated} is not a multiple of {needed}: some costs, divided or "
+                    "multiplied by their factors, are no whole ticks"
+                )
+    return scales
 
 
-def _coarse(ticks: int, coarser: int) -> int:
-    """Turn ticks of the file into those of the pipeline, which may be coarser."""
-    if ticks % coarser:
-        raise InputError(f"{ticks} is not a multiple of {coarser}, the tick that all times share")
-    return ticks // coarser
-
-
-def _claims(value: object, pipeline: Pipeline, coarser: int, memory_coarser: int) -> dict[str, Any]:
+def _claims(value: object, pipeline: Pipeline, scale: int, memory_scale: int) -> dict[str, Any]:
     stated = section(value, (), (*TOTALS, *LISTS, *RATIOS, "objective"))
     checked: dict[str, Any] = {}
     for key, figure in stated.items():
-        tick = memory_coarser if key == "peak_memory" else coarser
+        own = memory_scale if key == "peak_memory" else scale
         if key in TOTALS:
-            ticks = within(key, whole, figure, -LARGEST_INT, LARGEST_INT)
-            checked[key] = within(key, _coarse, ticks, tick)
+            checked[key] = own * within(key, whole, figure, -LARGEST_INT, LARGEST_INT)
         elif key in LISTS:
             figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
-            checked[key] = [within(key, _coarse, entry, tick) for entry in figures]
+            checked[key] = [own * entry for entry in figures]
         elif key == "objective":
             checked[key] = within(key, text, figure)
         else:

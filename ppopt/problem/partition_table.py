@@ -9,17 +9,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from fractions import Fraction
-from itertools import accumulate, chain
 from operator import add
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
 from ppopt.errors import NotApplicableError
-from ppopt.problem import exact
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, ZERO, OverLayers
+from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import (
     MAX_TICKS,
     StageArrays,
@@ -28,11 +26,10 @@ from ppopt.problem.costs import (
     links_of,
     times,
 )
-from ppopt.problem.distinct import distinct, map_distinct
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.first_backward import FirstBackward, in_weight
+from ppopt.problem.grid import ADDED, Grid, delays_of_cuts, of_model, sized_delays
 from ppopt.problem.layer_table import LayerTable
-from ppopt.problem.link import ways_of
-from ppopt.problem.modules import MEMORY, TIMES, numbers_of
 from ppopt.problem.stage_row import AMOUNTS, Devices, StageRow, refuse_large
 from ppopt.problem.units import Unit
 
@@ -40,7 +37,6 @@ if TYPE_CHECKING:
     from ppopt.problem.layers import Layers
     from ppopt.problem.pipeline import Pipeline
 
-_ADDED = tuple(cost for cost in LAYER_COSTS if cost.over_layers is not OverLayers.LAST)
 _OF_STAGES = tuple(cost for cost in STAGE_COSTS if not cost.of_pairs)
 _PAIRS = tuple(cost.field for cost in STAGE_COSTS if cost.of_pairs)
 _SAFETY_FACTOR = 4
@@ -113,26 +109,11 @@ class PartitionTable:
         """
         model, self._slices = pipeline.model, pipeline.num_slices
         self.devices = Devices.of(pipeline)
-        sized, constant = self._stated_delays(pipeline)
-        numbers = {
-            Unit.TIME: [*constant, *chain(*sized.values())],
-            Unit.MEMORY: [amount / self._slices for amount in distinct(model.passing)],
-        }
-        numbers[Unit.TIME] += [time / self._slices for time in model.phase_times]
-        for cost in _ADDED:
-            part = self._slices if cost.per_microbatch else 1
-            numbers[cost.unit] += [
-                getattr(layer, cost.field) / part for layer in model.distinct_costed
-            ]
-        for unit, keys in ((Unit.TIME, TIMES), (Unit.MEMORY, MEMORY)):
-            for layer in model.distinct_costed:
-                own = numbers_of(layer.modules, keys)
-                numbers[unit] += [number / self._slices for number in (*own, exact.total(own))]
-        self._at_speed_1 = {unit: exact.common_denominator(row) for unit, row in numbers.items()}
+        self._at_speed_1 = self.devices.per_unit_at_speed_1(Grid.of(pipeline))
         """Ticks in one unit, of time at speed 1, and of memory."""
         slowest = {Unit.TIME: max(self.devices.ratio, *self.devices.slowness), Unit.MEMORY: 1}
-        for unit, row in numbers.items():
-            largest = int(max(map(abs, row)) * self._at_speed_1[unit]) * len(model) * slowest[unit]
+        for unit, number in of_model(pipeline).largest.items():
+            largest = int(number * self._at_speed_1[unit]) * len(model) * slowest[unit]
             if largest >= _LARGEST:
                 refuse_large(unit, largest)
         self.layers = LayerTable.of(
@@ -141,27 +122,15 @@ class PartitionTable:
                 cost.field: Fraction(
                     self._at_speed_1[cost.unit], self._slices if cost.per_microbatch else 1
                 )
-                for cost in _ADDED
+                for cost in ADDED
             },
         )
         """Costs of the layers for one slice, at speed 1."""
-        self._sized = sized
+        self._sized = sized_delays(pipeline)
         """Delays that follow from the sizes of outputs, by field and number of layers before."""
         self.delays_by_cut = self._delays_by_cut(pipeline)
         """Delay after a stage, by the number of layers before: `[way, route, stage, number]`."""
         self._in_weight = pipeline.first_backward is FirstBackward.WEIGHT
-
-    def _stated_delays(
-        self, pipeline: Pipeline
-    ) -> tuple[dict[str, tuple[Fraction, ...]], tuple[Fraction, ...]]:
-        """Delays by the sizes of outputs, by field and number of layers before, and the others."""
-        model, sized = pipeline.model, {}
-        sizes = [ZERO, *(layer.output / self._slices for layer in model.distinct_costed)]
-        for field, way in ways_of(pipeline.link).items():
-            row = way.delays(sizes)
-            sized[field] = (row[0], *(row[1 + layer] for layer in model.distinct_index))
-        stated = {"p2p": pipeline.p2p, "backward_p2p": pipeline.backward_p2p or ()}
-        return sized, distinct(flat(tuple(stated[field] for field in stated.keys() - sized)))
 
     def _delays_by_cut(self, pipeline: Pipeline) -> Ints:
         """No gradient goes back over a cut before which no layer runs a backward."""
@@ -186,19 +155,9 @@ class PartitionTable:
         return np.array(map_distinct(lambda delay: int(delay * per_unit), delays), dtype=np.int64)
 
     @property
-    def per_unit(self) -> int:
-        """Ticks in one unit of time on devices."""
-        return self.per_unit_at_speed_1 * self.devices.ratio
-
-    @property
     def per_unit_at_speed_1(self) -> int:
         """Ticks in one unit of time at speed 1, which `devices` multiply."""
         return self._at_speed_1[Unit.TIME]
-
-    @property
-    def memory_per_unit(self) -> int:
-        """Ticks in one unit of memory."""
-        return self._at_speed_1[Unit.MEMORY]
 
     def having(self, model: Layers) -> PartitionTable:
         """The table of the same layers with another choice of what they recompute and offload."""
@@ -219,8 +178,7 @@ class PartitionTable:
         for field, times_of_pairs in self._pair_times(pipeline).items():
             costs[field] = np.array(times(times_of_pairs, per_unit), dtype=np.int64)
         delays = self.delays(high)[1:].reshape(2, pipeline.routes, -1)[..., :-1]
-        stated = self._in_ticks(flat((pipeline.p2p, pipeline.backward_p2p or ())))
-        return StageRow(costs, delays, stated, self._at_speed_1, self.devices)
+        return StageRow(costs, delays, self.devices)
 
     def allocated(self, counts: Sequence[int], factor: Fraction) -> list[Fraction]:
         """Memory that BW of stages allocates for a microbatch with this factor, in ticks."""
@@ -230,8 +188,7 @@ class PartitionTable:
 
     def delays_of(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...]]:
         """Delays between stages that follow from the sizes of outputs, by field."""
-        cuts = list(accumulate(counts[:-1]))
-        return {field: tuple(map(row.__getitem__, cuts)) for field, row in self._sized.items()}
+        return delays_of_cuts(self._sized, counts)
 
     def costs(self, pipeline: Pipeline) -> StageCosts[Fraction]:
         """The costs of a pipeline of this table in the user's units."""
@@ -275,7 +232,7 @@ class PartitionTable:
         delays = int(self.delays_by_cut.max(axis=-1).sum()) * self.devices.ratio
         slowest = {Unit.TIME: int(self.devices.of_stages.max()), Unit.MEMORY: 1}
         for unit, added in ((Unit.TIME, delays), (Unit.MEMORY, 0)):
-            sums = (self.layers.total(cost.field) for cost in _ADDED if cost.unit is unit)
+            sums = (self.layers.total(cost.field) for cost in ADDED if cost.unit is unit)
             if _SAFETY_FACTOR * pieces * (sum(sums) * slowest[unit] + added) >= MAX_TICKS:
                 raise NotApplicableError(
                     f"{AMOUNTS[unit]}: too large or too finely divided to search partitions "

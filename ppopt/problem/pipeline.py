@@ -8,8 +8,7 @@ from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from itertools import accumulate, chain, pairwise
-from math import lcm, prod
+from itertools import accumulate, pairwise
 from typing import Any
 
 from ppopt.errors import ConflictError, InputError
@@ -29,6 +28,7 @@ from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.first_backward import FirstBackward
+from ppopt.problem.grid import Grid
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
@@ -43,9 +43,6 @@ from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.stage_row import StageRow
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 
-PARTS = 2520
-"""Equal parts of every time of the input that are whole ticks of the grid: those of 1 to 10 chunks,
-or slices, and of some other numbers."""
 MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
 _SHARED = (
@@ -81,7 +78,8 @@ class Pipeline(PipelineFields):
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
         if self.slice_times:
             microbatches.check_no_pairs(self.slice_times, self.costs)
-        set_fields(self, grid=lcm(self.grid or self._own_grid, self.ticks.per_unit))
+        set_fields(self, grid=self._finest_grid)
+        _ = self.ticks
 
     def _read_model(self) -> None:
         """Read the model, its recompute and offload, and the form of its partition."""
@@ -378,14 +376,14 @@ class Pipeline(PipelineFields):
         )
 
     def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
-        """The same pipeline with other costs given stage by stage, in the same ticks of time.
+        """The same pipeline with other costs given stage by stage, on the same grid.
 
         `costs` has the costs of one slice, by the fields of `costs`; missing ones stay. `fields`
         are other fields of the pipeline. Raises InputError if they make no pipeline.
         """
         bare = self.without_model()
         values = {**bare.costs, **self._unstated, **costs}
-        pipeline = replace(
+        return replace(
             bare,
             stages=self.num_stages,
             placement=self.hosts[0],
@@ -394,7 +392,6 @@ class Pipeline(PipelineFields):
             **cost_fields.of_slice(values, self.num_slices),
             **fields,
         )
-        return pipeline.in_ticks_of(self)
 
     @cached_property
     def stated_costs(self) -> frozenset[str]:
@@ -413,11 +410,6 @@ class Pipeline(PipelineFields):
     def _unstated(self) -> dict[str, tuple[()]]:
         """Times of pairs that are not stated."""
         return {} if self.overlap is not None else {"overlap": (), "overlap_input": ()}
-
-    def in_ticks_of(self, finer: Pipeline) -> Pipeline:
-        """The same pipeline in the ticks of time of another, whose ticks are as fine or finer."""
-        divisor = self.tick_divisor * (finer.ticks.per_unit // self.ticks.per_unit)
-        return self if divisor == self.tick_divisor else replace(self, tick_divisor=divisor)
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, given as the device of every stage.
@@ -503,7 +495,8 @@ class Pipeline(PipelineFields):
         ways = None if self.link is None else (self.link, self.link.backward)
         delays = self.p2p, self.backward_p2p
         stated = [each for way, each in enumerate(delays) if ways is None or ways[way] is None]
-        key = self.hosts, self.device_speed, self.num_slices, self.first_backward, ways, *stated
+        parts = self.num_slices, self.first_backward, self._finest_grid
+        key = self.hosts, self.device_speed, *parts, ways, *stated
         if key not in tables:
             if len(tables) == MAX_TABLES:
                 tables.clear()
@@ -547,29 +540,15 @@ class Pipeline(PipelineFields):
         back = self.p2p if self.backward_p2p is None else self.backward_p2p
         return links_of(self.hosts, self.p2p, back, self.has_operations[OpKind.B])
 
-    @property
-    def _own_grid(self) -> int:
-        """Ticks of the grid, whatever the placement, partition, recompute and chunks."""
-        table = self.ticks if self.model is None else self.partitions
-        factors = (self.microbatch_times, self.slice_times, self.microbatch_memory)
-        speeds = lcm(*(speed.numerator for speed in self.device_speed))
-        return PARTS * table.per_unit * speeds * prod(map(microbatches.denominator, factors))
-
-    def on_grid(self, time: int, per_unit: int = 0) -> int:
-        """A time in ticks of the grid, rounded down; `per_unit`: its own ticks, if it has some."""
-        return time * self.grid // (per_unit or self.ticks.per_unit)
-
-    def off_grid(self, time: int, per_unit: int = 0) -> int:
-        """Smallest number of ticks, as for `on_grid`, that is no less than a time of the grid."""
-        return -(-time * (per_unit or self.ticks.per_unit) // self.grid)
+    @cached_property
+    def _finest_grid(self) -> Grid:
+        """The grid while the pipeline is read: also as fine as the numbers that are read need."""
+        return Grid.of(self)
 
     @cached_property
     def ticks(self) -> Ticks:
         """All costs as integer ticks: the only duration table of the project."""
-        factors = {*(self.microbatch_memory or ())}
-        backwards = (self.allocated_by_backward(each, 1) for each in factors)
-        allocated = chain.from_iterable(amounts or () for amounts, _ in backwards)
-        return self.stage_row.ticks(self, allocated)
+        return self.stage_row.ticks(self)
 
     @property
     def factors(self) -> tuple[tuple[Fraction, Fraction], ...]:
@@ -610,7 +589,7 @@ class Pipeline(PipelineFields):
         if self.model is None or self.model.recompute_unit is RecomputeUnit.STAGE:
             return None, False
         table, in_weight = self.partitions, self.first_backward is FirstBackward.WEIGHT
-        ticks_each = Fraction(per_unit, table.memory_per_unit)
+        ticks_each = Fraction(per_unit, self.grid.memory)
         allocated = table.allocated(self.counts, memory)
         return tuple(amount * ticks_each for amount in allocated), in_weight
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from ppopt.problem.cost_table import StageFields
 from ppopt.problem.first_backward import FirstBackward
+from ppopt.problem.grid import ANY_GRID
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.placement import PartitionOrder
@@ -129,8 +130,6 @@ class PipelineFields(StageFields[Any]):
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
-    tick_divisor: int = 1
-    """Ticks in the common tick of the times; above 1 only for a schedule file whose operations
-    start between common ticks."""
-    grid: int = field(default=0, compare=False)
-    """Ticks per unit of time that all pipelines of this input share; 0: set when it is read."""
+    grid: Any = ANY_GRID
+    """Ticks per unit of all pipelines of this input, a `ppopt.problem.grid.Grid`. It becomes as
+    fine as the input needs when the pipeline is read."""

@@ -12,6 +12,7 @@ from ppopt.problem import (
     cost_fields,
     exact,
     frozen,
+    grid,
     hosting,
     layer_choices,
     link,
@@ -143,7 +144,7 @@ def _read_delays(pipeline: Pipeline, reader: FieldReader) -> None:
             read = reader.delays(field, delays, pipeline.num_stages, pipeline.num_devices)
             set_fields(pipeline, **{field: read})
     if by_size:
-        set_fields(pipeline, **pipeline.partitions.delays_of(pipeline.counts))
+        set_fields(pipeline, **grid.delays_of_cuts(grid.sized_delays(pipeline), pipeline.counts))
 
 
 def _read_limit(pipeline: Pipeline, reader: FieldReader) -> None:

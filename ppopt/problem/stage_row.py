@@ -1,25 +1,21 @@
-"""The costs of the stages of one pipeline as integers, and the ticks that follow from them.
-
-A row has ticks in which no number is lost, for a device of speed 1. The ticks of a pipeline are the
-coarsest that lose nothing of it, its factors on microbatches included.
-"""
+"""The costs of the stages of one pipeline as integers, and the ticks that follow from them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from fractions import Fraction
+from collections.abc import Mapping
 from itertools import chain
-from math import ceil, lcm, prod
+from math import ceil, lcm
 from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
 
 import numpy as np
 
 from ppopt.errors import ConflictError
-from ppopt.problem import exact, microbatches
+from ppopt.problem import exact
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.cost_table import STAGE_COSTS
-from ppopt.problem.costs import MAX_TICKS, StageArrays, StageCosts, Ticks, by_kind, flat, is_matrix
+from ppopt.problem.costs import MAX_TICKS, StageArrays, StageCosts, Ticks, by_kind, is_matrix
 from ppopt.problem.distinct import map_distinct
+from ppopt.problem.grid import Grid
 from ppopt.problem.units import Unit
 
 if TYPE_CHECKING:
@@ -54,6 +50,10 @@ class Devices(NamedTuple):
         hosting = np.arange(pipeline.num_devices)[:, None] == hosts.ravel()
         return cls(ratio, slowness, np.array(slowness)[hosts[0]], hosting)
 
+    def per_unit_at_speed_1(self, grid: Grid) -> dict[Unit, int]:
+        """Ticks in one unit, of time at speed 1 and of memory."""
+        return {Unit.TIME: grid.time // self.ratio, Unit.MEMORY: grid.memory}
+
 
 class StageRow(NamedTuple):
     """Costs of the stages of one pipeline, for one slice, at speed 1."""
@@ -62,62 +62,49 @@ class StageRow(NamedTuple):
     """By field, `[stage]`; times of pairs also `[stage of F, stage of the backward]`, or absent."""
     delays: Any
     """Between stages: `[way, route, boundary]`."""
-    stated: Any
-    """All delays that the user gave, also those that are between no stages."""
-    per_unit: Mapping[Unit, int]
-    """Ticks in one unit, of time at speed 1 and of memory."""
     devices: Devices
 
     @classmethod
     def of_stages(cls, pipeline: Pipeline) -> StageRow:
         """The row of a pipeline whose stages state their costs; its integers are Python's."""
-        costs, (stated, *ways) = pipeline.costs, pipeline.links
-        numbers = {Unit.TIME: [*stated], Unit.MEMORY: []}
-        for cost in STAGE_COSTS:
-            numbers[cost.unit] += flat(costs[cost.field])
-        per_unit = {unit: exact.common_denominator(row) for unit, row in numbers.items()}
+        costs, devices = pipeline.costs, Devices.of(pipeline)
+        per_unit = devices.per_unit_at_speed_1(pipeline.grid)
         rows = {
             cost.field: _scaled(costs[cost.field], per_unit[cost.unit])
             for cost in STAGE_COSTS
             if costs[cost.field]
         }
-        delays = _scaled(tuple(ways), per_unit[Unit.TIME])
-        of_links = delays, _scaled(stated, per_unit[Unit.TIME])
-        return cls(rows, *of_links, per_unit, Devices.of(pipeline))
+        delays = _scaled((pipeline.links.down, pipeline.links.up), per_unit[Unit.TIME])
+        return cls(rows, delays, devices)
 
-    def ticks(self, pipeline: Pipeline, allocated: Iterable[Fraction] = ()) -> Ticks:
-        """The costs of the pipeline in the coarsest ticks that lose nothing.
+    def ticks(self, pipeline: Pipeline) -> Ticks:
+        """The costs of the pipeline in ticks of its grid.
 
-        `allocated` has amounts of memory that do not follow from the costs; they are whole ticks,
-        too. Raises ConflictError if times or memory are so large, or so finely divided, that sums
-        of ticks would exceed `MAX_TICKS`.
+        Raises ConflictError if times or memory are so large, or so finely divided, that sums of
+        ticks would exceed `MAX_TICKS`.
         """
         (ratio, _, slowness, hosting), limits = self.devices, pipeline.limits
-        delays, rows = self.delays * ratio, [self._times(slowness)]
+        delays, tables = self.delays * ratio, [self._times(slowness)]
         if (slowness != ratio).any():
-            rows.append(self._times(ratio))
+            tables.append(self._times(ratio))
         memory = {own.field: self.costs[own.field] for own in STAGE_COSTS if own.unit is not TIME}
-        times, amounts = (
-            _flat(delays, *chain(*(row.values() for row in rows))),
-            _flat(*memory.values()),
+        largest = (
+            _largest(TIME, delays, *chain(*(table.values() for table in tables))),
+            _largest(Unit.MEMORY, *memory.values()),
         )
-        time, needed = self._factor(times, pipeline), self._needed(amounts, pipeline, allocated)
-        amount = Fraction(needed, self.per_unit[Unit.MEMORY])
-        largest = _largest(TIME, times, time), _largest(Unit.MEMORY, amounts, amount)
-        memory = {field: _times(each, amount) for field, each in memory.items()}
-        tables = [{f: _times(each, time) for f, each in row.items()} | memory for row in rows]
+        tables = [table | memory for table in tables]
         costs = {field: _tuples(row) for field, row in tables[0].items()}
-        down, up = _tuples(_times(delays, time))
+        down, up = _tuples(delays)
         ticks = Ticks(
             **by_kind(StageCosts[int](**dict.fromkeys(_PAIRS, ()) | costs), StageArrays(tables[0])),
-            per_unit=int(self.per_unit[TIME] * ratio * time),
-            memory_per_unit=needed,
+            per_unit=pipeline.grid.time,
+            memory_per_unit=pipeline.grid.memory,
             down=down,
             up=up,
             static=_tuples(hosting @ np.tile(memory["static"], pipeline.routes)),
             limits=None
             if limits is None
-            else map_distinct(lambda limit: exact.whole(limit * needed), limits),
+            else map_distinct(lambda limit: exact.whole(limit * pipeline.grid.memory), limits),
         )
         pieces = _pieces(pipeline)
         if _ROWS * pieces * len(slowness) * max(*largest, *(ticks.limits or ())) >= MAX_TICKS:
@@ -133,22 +120,6 @@ class StageRow(NamedTuple):
             if cost.unit is TIME and (row := self.costs.get(cost.field)) is not None
         }
 
-    def _factor(self, times: Any, pipeline: Pipeline) -> Fraction:
-        """Ticks of the pipeline in one tick of these times, which are on devices."""
-        factors = [pipeline.microbatch_times, pipeline.slice_times]
-        if self.costs["offload_memory"].any():
-            factors.append(pipeline.microbatch_memory)
-        finer, ratio = prod(map(microbatches.denominator, factors)), self.devices.ratio
-        common = np.gcd.reduce(self.stated * ratio, initial=self.per_unit[TIME] * ratio)
-        return Fraction(pipeline.tick_divisor * finer, int(np.gcd.reduce(times, initial=common)))
-
-    def _needed(self, amounts: Any, pipeline: Pipeline, allocated: Iterable[Fraction]) -> int:
-        """Ticks of the pipeline in one unit of memory, whose costs are these amounts."""
-        stated, known = self.per_unit[Unit.MEMORY], exact.common_denominator(pipeline.limits or ())
-        needed = lcm(stated // int(np.gcd.reduce(amounts, initial=stated)), known)
-        needed *= microbatches.denominator(pipeline.microbatch_memory)
-        return lcm(needed, exact.common_denominator(allocated))
-
 
 def _pieces(pipeline: Pipeline) -> int:
     """Upper bound on the slices of a step, each as often as its factors say."""
@@ -157,9 +128,9 @@ def _pieces(pipeline: Pipeline) -> int:
     return pieces * max(pipeline.num_slices, ceil(sum(pipeline.slice_times or ())))
 
 
-def _largest(unit: Unit, values: Any, factor: Fraction) -> int:
-    """Largest value times a factor; raises ConflictError if it is too large for ticks."""
-    largest = int(int(abs(values).max()) * factor)
+def _largest(unit: Unit, *rows: Any) -> int:
+    """Largest of some arrays of ticks; raises ConflictError if it is too large."""
+    largest = max(int(abs(row).max()) for row in rows if row.size)
     if largest >= MAX_TICKS:
         refuse_large(unit, largest)
     return largest
@@ -171,17 +142,6 @@ def _scaled(values: tuple[Any, ...], per_unit: int) -> Any:
         return np.array([_scaled(row, per_unit) for row in values])
     ticks = map_distinct(lambda value: value.numerator * (per_unit // value.denominator), values)
     return np.array(ticks, dtype=object)
-
-
-def _flat(*values: Any) -> Any:
-    """All numbers of some arrays in a row."""
-    return np.concatenate([each.ravel() for each in values])
-
-
-def _times(values: Any, factor: Fraction) -> Any:
-    """Values times a factor, which are whole."""
-    numerator, denominator = factor.as_integer_ratio()
-    return values if numerator == denominator else values // denominator * numerator
 
 
 def _tuples(values: Any) -> tuple[Any, ...]:

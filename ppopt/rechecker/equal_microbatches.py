@@ -203,8 +203,7 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
 def _of_times(claim: Claim) -> Claim:
     """The claim with unlimited memory; it implies the claim."""
     stages = claim.pipeline.without_model()
-    unlimited = replace(stages, mem_limit=None, microbatch_memory=None)
-    return claim._replace(pipeline=unlimited.in_ticks_of(claim.pipeline))
+    return claim._replace(pipeline=replace(stages, mem_limit=None, microbatch_memory=None))
 
 
 def _multiplied(values: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:

@@ -27,7 +27,7 @@ class LayerSums:
         slowness, layer = table.devices.slowness, np.arange(len(claim.pipeline.model))
         fastest = min(slowness)
         single = StageArrays(table.layers.stages(layer, layer + 1))
-        self.per_unit, self.memory_per_unit = table.per_unit, table.memory_per_unit
+        self.grid = pipeline.grid
         self.recompute_per_unit = table.layers.per_unit["recompute_time"] * fastest
         """Ticks of one unit of recompute time, on the fastest device."""
         self.slower = [Fraction(own, fastest).as_integer_ratio() for own in slowness]
@@ -45,11 +45,11 @@ class LayerSums:
         self.pending = _sums((costs["activation"] + costs["memory_b"]) * (not claim.fused))
         """Live memory between B and W."""
         self.static = _sums(costs["static"])
-        down, up = delays_of_cuts(pipeline, self.per_unit)
+        down, up = delays_of_cuts(pipeline, self.grid.time)
         self.down, self.up, self.round_trip = Way(down), Way(up), Way(down + up)
         self.limits: tuple[int, ...] | None = None
         if pipeline.limits is not None:
-            self.limits = tuple(floor(limit * self.memory_per_unit) for limit in pipeline.limits)
+            self.limits = tuple(floor(limit * self.grid.memory) for limit in pipeline.limits)
 
 
 def _sums(row: Any) -> list[int]:

@@ -119,7 +119,7 @@ class _Choices:
         self._hosted = claim.pipeline.hosted[0]
         self._stages, self._layers = claim.pipeline.num_stages, len(claim.pipeline.model)
         time = claim.bound_time
-        self._bound = None if time is None else ceil(exact.in_ticks(time, self._sums.per_unit))
+        self._bound = None if time is None else ceil(exact.in_ticks(time, self._sums.grid.time))
         self._order = sorted(range(len(self._hosted)), key=lambda device: self._hosted[device][0])
         self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
         self._barren: set[tuple[int, Cuts]] = set()
@@ -128,7 +128,7 @@ class _Choices:
         layers = zip(own.forward, own.gradient, own.rest, strict=True)
         self._work = [claim.pipeline.batches * sum(times) for times in layers]
         """Of the first layers, on the fastest device."""
-        self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.memory_per_unit)
+        self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.grid.memory)
         self._free = [each in claim.decisions for each in Decisions.OF_LAYERS]
         """Whether the claim is of every choice of recompute, and of offload."""
         partitions = Decisions.PARTITION in claim.decisions

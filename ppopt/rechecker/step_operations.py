@@ -90,7 +90,7 @@ def of_compute(claim: Claim) -> Claim:
         bare, **fields, mem_limit=limits, optimizer_barrier=False, link_mode=LinkMode.DELAY
     )
     bound = None if claim.bound is None else claim.bound - margin
-    return claim._replace(pipeline=compute_only.in_ticks_of(pipeline), bound=bound)
+    return claim._replace(pipeline=compute_only, bound=bound)
 
 
 def _unmoved(pipeline: Pipeline) -> Pipeline:
@@ -103,5 +103,4 @@ def _unmoved(pipeline: Pipeline) -> Pipeline:
         "forward_workspace": tuple(map(add, costs.forward_workspace, offloaded)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),
     }
-    unmoved = stages.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})
-    return unmoved.in_ticks_of(pipeline)
+    return stages.with_stage_costs(fields | {"offload_memory": (), "offload_time": ()})

@@ -98,7 +98,7 @@ def best_choice(
     return StrategyChoice(
         schedule=search.schedule(),
         value=search.value,
-        lower_bound=Fraction(search.state.lower_bound, pipeline.grid) if search.fits else None,
+        lower_bound=pipeline.ticks.time(search.state.lower_bound) if search.fits else None,
         partitions=search.choice.partitions,
         evaluations=search.evaluations,
         proved=search.proved,

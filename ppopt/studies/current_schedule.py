@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import replace
-from math import lcm
+from math import gcd
 from typing import Any, NamedTuple
+
+import numpy as np
 
 from ppopt.errors import ConflictError, InputError, NotApplicableError, not_applicable
 from ppopt.formats.fields import within
@@ -18,6 +20,7 @@ from ppopt.formats.typed_values import typed_value
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.decisions import SEARCH, Decisions
+from ppopt.problem.grid import ANY_GRID
 from ppopt.problem.layer import Layer
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -143,8 +146,9 @@ def can_start_from(schedule: Schedule) -> bool:
 
     It may not from a measured step, nor from starts between the ticks of the costs.
     """
-    fits = schedule.fits_limits and schedule.pipeline.tick_divisor == 1
-    return fits and not is_measured(schedule)
+    own = schedule.pipeline
+    on_grid = own.grid == replace(own, grid=ANY_GRID).grid
+    return on_grid and schedule.fits_limits and not is_measured(schedule)
 
 
 # A schedule of a file, on the pipeline of the study.
@@ -159,17 +163,17 @@ def schedule_on(schedule: Schedule, pipeline: Pipeline, objective: Objective) ->
     own = schedule.pipeline
     _check_sizes(own, pipeline)
     placed = within("it is of another pipeline", _placed_as, own, pipeline)
-    unit, finer = own.ticks.per_unit, lcm(own.ticks.per_unit, placed.ticks.per_unit)
-    if finer > placed.ticks.per_unit:
-        divisor = placed.tick_divisor * (finer // placed.ticks.per_unit)
-        placed = replace(placed, tick_divisor=divisor)
-    scale = placed.ticks.per_unit // unit
     table, strategy = schedule.operations, schedule.origin.strategy
+    coarser = own.grid.time // gcd(own.grid.time, placed.grid.time)
+    if (np.concatenate([table.start, table.end]) % coarser).any():
+        placed, coarser = replace(placed, grid=placed.grid.joined(own.grid)), 1
+    scale = placed.grid.time * coarser // own.grid.time
+    start, end = (column // coarser * scale for column in (table.start, table.end))
     if strategy == SEARCHED:
         strategy = None
     retimed = Schedule(
         placed,
-        replace(table, pipeline=placed, start=table.start * scale, end=table.end * scale),
+        replace(table, pipeline=placed, start=start, end=end),
         Origin(strategy=strategy, objective=objective, status="feasible"),
     )
     violations = faults(retimed)

@@ -11,19 +11,18 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
-from math import floor, inf, lcm
+from math import ceil, floor, inf, lcm
 
 from ppopt.cancellation import over, scope
 from ppopt.errors import InputError
-from ppopt.problem import exact, microbatches
-from ppopt.problem.cost_table import LAYER_COSTS, ZERO
+from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import refuse_unhandled
-from ppopt.problem.units import Unit, with_unit
+from ppopt.problem.units import with_unit
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.orders import codes, convert_backwards
@@ -91,14 +90,8 @@ class FrontierProblem:
         with scope(-inf):
             choice_of(problem)
         self.problem = problem
-        model = problem.pipeline.model
-        self.memory_per_unit = problem.pipeline.ticks.memory_per_unit
+        self.memory_per_unit = problem.pipeline.grid.memory
         """Ticks of the limits in one unit of memory."""
-        if model is not None:
-            amounts = [cost.field for cost in LAYER_COSTS if cost.unit is Unit.MEMORY]
-            self.memory_per_unit = exact.common_denominator(
-                getattr(layer, field) for layer in model.layers for field in amounts
-            ) * microbatches.denominator(problem.pipeline.microbatch_memory)
 
     @property
     def limits(self) -> Sequence[int]:
@@ -195,12 +188,12 @@ class FrontierProblem:
         with options.deadline.scope():
             choice = choice_of(problem)
         assert choice is not None
-        lower_bound = 0 if proved is None else int(proved.value * pipeline.grid)
+        lower_bound = 0 if proved is None else int(proved.value * pipeline.grid.time)
         search = ConfigurationSearch(
             choice, problem, search_options, start_schedules=starts, lower_bound=lower_bound
         )
         if target is not None:
-            ceiling = int(target * pipeline.grid)
+            ceiling = int(target * pipeline.grid.time)
             search.bound(options.deadline.share(params.bounding), ceiling)
         return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
@@ -262,7 +255,7 @@ class FrontierProblem:
 
     def point(self, schedule: Schedule) -> tuple[int, Fraction]:
         """Largest peak of a schedule in ticks of the limits, and its value."""
-        peak = int(peak_memory(schedule) * self.memory_per_unit)
+        peak = ceil(peak_memory(schedule) * self.memory_per_unit)
         return peak, objective_value(schedule, self.problem.objective)
 
     def with_limit(self, schedule: Schedule, limit: Fraction) -> Pipeline:

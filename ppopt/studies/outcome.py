@@ -141,7 +141,7 @@ def _searched(
     schedules = () if earlier.schedule is None else (earlier.schedule,)
     with options.scope():
         candidates = choice_of(problem)
-    bound = int(earlier.lower_bound * pipeline.grid)
+    bound = int(earlier.lower_bound * pipeline.grid.time)
     if candidates is not None:
         return ConfigurationSearch(
             candidates, problem, options, start_schedules=schedules, lower_bound=bound
@@ -149,7 +149,7 @@ def _searched(
     proof = earlier.proof.removesuffix(delay_scope(problem)).removesuffix(proof_scope(problem))
     start = WarmStart(
         schedules=schedules,
-        bound=Bound(pipeline.off_grid(bound), proof, earlier.certificate),
+        bound=Bound(bound, proof, earlier.certificate),
     )
     return search_from(start, problem, options)
 

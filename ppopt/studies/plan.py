@@ -220,7 +220,8 @@ def search_plan_space(
     """
     search = PlanSearch(space, objective, backward_kind, options)
     if known_value is not None:
-        search.known_value = ceil(known_value * search.set_up.grid)
+        grid = search.set_up.problem.pipeline.grid
+        search.known_value = ceil(known_value * grid.time * space.weight(1))
     search.usual_known = usual_known
     search.start_from(starts)
     if evaluates and SEARCHED in space.strategies:

@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 from ppopt.cancellation import part, shield
 from ppopt.problem.decisions import Decisions
-from ppopt.problem.exact import whole
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import is_of_kind
@@ -59,10 +58,15 @@ class PlanCandidate:
     """Number of searches of single partitions."""
 
     def __init__(
-        self, plan_choice: PlanChoice, options: SolveOptions, strategy: StrategySearch | None = None
+        self,
+        plan_choice: PlanChoice,
+        options: SolveOptions,
+        weight: int,
+        strategy: StrategySearch | None = None,
     ) -> None:
         self.configuration, self.problem, self.choice = plan_choice
-        self._grid, self._batches = self.problem.pipeline.grid, self.configuration.batches
+        self.weight = weight
+        """Factor on the times of its schedules; see `Configuration.weight`."""
         self.options = options
         self.strategy = strategy
         """Search of a strategy; None: orders are open."""
@@ -83,7 +87,7 @@ class PlanCandidate:
     @property
     def bound_without_search(self) -> int:
         """Lower bound per microbatch, by bounds alone."""
-        return max(self.choice.lower_bound // self._batches, self._floor)
+        return max(self.choice.lower_bound * self.weight, self._floor)
 
     @property
     def schedule(self) -> Schedule | None:
@@ -110,7 +114,7 @@ class PlanCandidate:
 
     def in_units(self, time: int) -> Fraction:
         """The user's time of all microbatches, if each takes a time of the grid."""
-        return Fraction(time * self._batches, self._grid)
+        return self.problem.pipeline.ticks.time(time) / self.weight
 
     def is_open(self, ceiling: int | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
@@ -135,16 +139,16 @@ class PlanCandidate:
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
-        configuration.batches = self._batches
-        configuration.bound = max(configuration.bound // self._batches, self._floor)
+        configuration.weight = self.weight
+        configuration.bound = max(configuration.bound * self.weight, self._floor)
         self.state.known[configuration.key] = configuration
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute not in `known` whose bounds are below the ceiling."""
-        rest = self.choice.rest(known, None if ceiling is None else ceiling * self._batches)
+        rest = self.choice.rest(known, None if ceiling is None else -(-ceiling // self.weight))
         if isinstance(rest, Complete):
             return rest
-        return Unlisted(max(rest.bound // self._batches, self._floor), rest.key)
+        return Unlisted(max(rest.bound * self.weight, self._floor), rest.key)
 
     def update(self, ceiling: int | None) -> None:
         """Update best schedule and bounds after a search; `ceiling` is the best value of all.
@@ -165,7 +169,7 @@ class PlanCandidate:
                 state.raise_bound(None if nothing else ceiling)
             self.searches, self.impossible = state.searched, state.infeasible
         else:
-            state.raise_open_bound(search.state.lower_bound // self._batches)
+            state.raise_open_bound(search.state.lower_bound * self.weight)
             self.impossible |= search.proved and not (search.fits or search.refused)
 
     # Schedules.
@@ -212,8 +216,9 @@ class PlanCandidate:
             own = self.problem.pipeline
             named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
             result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
-            value = whole(self._rank(schedule)[0] * self._grid / self._batches)
-            self._taken = Configuration((), 0, batches=own.batches, result=result, value=value)
+            assert named.grid.time == own.grid.time, "configurations share ticks"
+            value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
+            self._taken = Configuration((), 0, weight=self.weight, result=result, value=value)
 
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)

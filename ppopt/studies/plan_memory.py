@@ -161,4 +161,4 @@ def _min_peak(candidate: PlanCandidate) -> Fraction:
         return ZERO
     with shield():
         space = space_of(candidate.problem)
-        return Fraction(memory_of_all(space), space.num_devices) / space.memory_per_unit
+        return Fraction(memory_of_all(space), space.num_devices) / space.grid.memory

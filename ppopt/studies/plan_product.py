@@ -71,8 +71,8 @@ class PlanProduct(ProductChoice):
         waiting = self._open_prefixes(ceiling)
         while waiting:
             prefix, *waiting = waiting
-            batches = self._candidates[prefix].configuration.batches
-            useful = None if ceiling is None else int(ceiling * batches * self._margin)
+            weight = self._candidates[prefix].weight
+            useful = None if ceiling is None else -(-int(ceiling * self._margin) // weight)
             with part(equal_share(len(waiting))):
                 self.inner[prefix].bound(useful)
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]

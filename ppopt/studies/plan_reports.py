@@ -132,8 +132,9 @@ class PlanReports:
         search.run_rounds(MORE_ROUNDS)
         value, lower_bound = search.ceiling, search.lower_bound
         assert value is not None and lower_bound is not None
-        each = Fraction(plan.best.configuration.batches, set_up.grid)
-        more = value * each, lower_bound * each
+        weight = set_up.space.weight(plan.best.configuration.batches)
+        time = set_up.problem.pipeline.ticks.time
+        more = time(value) / weight, time(lower_bound) / weight
         return replace(plan, more_memory=MoreMemory(raised_limits, *more))
 
     def _with_baselines(self, plan: Plan) -> Plan:

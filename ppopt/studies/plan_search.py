@@ -264,7 +264,7 @@ class PlanSearch:
         """Time of all microbatches up to which the bounds of a configuration are exact."""
         if self.ceiling is None:
             return None
-        return int(self.ceiling * candidate.configuration.batches * self._params.margin)
+        return -(-int(self.ceiling * self._params.margin) // candidate.weight)
 
     def _search_orders(self, effort: Effort, turn: Deadline) -> None:
         """Search all orders for at most a turn; without a schedule, until the deadline."""
@@ -347,11 +347,11 @@ class PlanSearch:
         """Time per microbatch of the best schedule."""
         return min_known(candidate.state.value for candidate in self.candidates)
 
-    @property
-    def _batches(self) -> int:
-        """Microbatches of the best configuration."""
-        best = self.best
-        return self.set_up.space.batches[0] if best is None else best.configuration.batches
+    def _in_units(self, time: int) -> Fraction:
+        """A time of the search for the microbatches of the best configuration."""
+        best, set_up = self.best, self.set_up
+        weight = set_up.space.weight(set_up.space.batches[0]) if best is None else best.weight
+        return set_up.problem.pipeline.ticks.time(time) / weight
 
     @property
     def lower_bound(self) -> int | None:
@@ -401,7 +401,8 @@ class PlanSearch:
 
         `orders` is the state of the running search of all orders, per microbatch.
         """
-        value, bound, grid = self._value, self.lower_bound or 0, self.set_up.grid
+        value, bound = self._value, self.lower_bound or 0
+        grid = self.set_up.problem.pipeline.grid.time
         if orders is not None:
             strategy_bounds = [
                 _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
@@ -411,9 +412,8 @@ class PlanSearch:
             bound = max(bound, lower_bound_of(running) or 0)
             running_value = None if orders.value is None else int(orders.value * grid)
             value = min_known((value, running_value))
-        each = Fraction(self._batches, grid)
-        best = None if value is None else value * each
-        return Progress(self._deadline.spent, phase, best, bound * each)
+        best = None if value is None else self._in_units(value)
+        return Progress(self._deadline.spent, phase, best, self._in_units(bound))
 
     def tell(self, phase: str, orders: Progress | None = None) -> None:
         """Report the state of the plan; `orders`: see `_state`."""
@@ -444,13 +444,13 @@ class PlanSearch:
         value, lower_bound, set_up = self._value, self.lower_bound, self.set_up
         rows = [candidate.row(value) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
-        scope, each = delay_scope(set_up.problem), Fraction(self._batches, set_up.grid)
+        scope = delay_scope(set_up.problem)
         return Plan(
             space=set_up.space,
             objective=set_up.objective,
             status=Status.of(value, lower_bound),
             rows=tuple(rows),
-            lower_bound=None if lower_bound is None else lower_bound * each,
+            lower_bound=None if lower_bound is None else self._in_units(lower_bound),
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,

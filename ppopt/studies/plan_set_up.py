@@ -103,7 +103,7 @@ class PlanSetUp:
             choice = choice.inner
         plan_choice = PlanChoice(configuration, problem, choice)
         if configuration.strategy == SEARCHED:
-            return PlanCandidate(plan_choice, self._options)
+            return PlanCandidate(plan_choice, self._options, space.weight(pipeline.batches))
         search = StrategySearch(
             problem.pipeline,
             configuration.strategy,
@@ -112,7 +112,7 @@ class PlanSetUp:
             accepts_partition=partitions_on(space.runtime, problem.pipeline),
             seed=self._options.seed,
         )
-        return PlanCandidate(plan_choice, self._options, search)
+        return PlanCandidate(plan_choice, self._options, space.weight(pipeline.batches), search)
 
     @property
     def candidates(self) -> list[PlanCandidate]:
@@ -123,11 +123,6 @@ class PlanSetUp:
     def problem(self) -> Problem:
         """Problem of the first candidate."""
         return self.candidates[0].problem
-
-    @property
-    def grid(self) -> int:
-        """Ticks per unit of time of all candidates."""
-        return self.problem.pipeline.grid
 
     @cached_property
     def late(self) -> Rest:
@@ -141,8 +136,9 @@ class PlanSetUp:
         if not LAYER_WORK.applies(traits_of_any(self.problem)):
             return Unlisted(0)
         work = exact.total(map(minimum_work, pipeline.model.costed))
-        work *= exact.total(times for times, _ in pipeline.factors) / pipeline.batches
-        return Unlisted(int(self.grid * work / sum(pipeline.device_speed)))
+        work *= exact.total(times for times, _ in pipeline.factors)
+        work *= pipeline.grid.time * self.space.weight(pipeline.batches)
+        return Unlisted(int(work / sum(pipeline.device_speed)))
 
 
 def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:

@@ -18,7 +18,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
-from ppopt.problem.pipeline_reading import set_fields
 from ppopt.problem.settings import SETTINGS, SettingScope
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
@@ -215,6 +214,10 @@ class PlanSpace:
         chunks = rule.chunks(self.options) if callable(rule.chunks) else rule.chunks
         return rule.placement == configuration.placement and chunks in (None, configuration.chunks)
 
+    def weight(self, batches: int) -> int:
+        """Factor on times of so many microbatches that makes them comparable with others."""
+        return lcm(*self.batches) // batches
+
     def pipeline(self, configuration: PlanConfiguration) -> Pipeline:
         """Pipeline of a configuration, on which its strategy and the runtime can run.
 
@@ -234,7 +237,6 @@ class PlanSpace:
                 recompute=None if recompute == AS_GIVEN else recompute,
                 **fields,
             )
-        set_fields(pipeline, grid=lcm(*self.batches) * pipeline.grid)
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
         if self.runtime == "primus":

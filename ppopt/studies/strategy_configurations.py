@@ -71,8 +71,7 @@ class StrategyConfigurations:
         self.limits: Ints | None = None
         """Memory limit, `[device, 1]`, in ticks of `costs`; None: unlimited."""
         if self.base.limits is not None:
-            per_unit = self.costs.memory_per_unit
-            self.limits = np.array([[int(limit * per_unit)] for limit in self.base.limits])
+            self.limits = np.array(self.base.ticks.limits)[:, None]
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self.num_stages, self._layers = self.base.num_stages, len(self.base.model)

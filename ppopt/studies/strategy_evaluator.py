@@ -92,10 +92,6 @@ class StrategyEvaluator:
         """Best number of configurations to rank at once."""
         return 1 if self.one_by_one else self._order.together
 
-    def time(self, ticks: int) -> int:
-        """Value in ticks of the grid."""
-        return self._space.base.on_grid(ticks, self._space.costs.per_unit)
-
     def ranks(self, keys: Ints) -> Ints:
         """Exact rank of every configuration: `[configuration, field of Rank]`."""
         if self.one_by_one:
@@ -121,17 +117,11 @@ class StrategyEvaluator:
 
     def _own_rank(self, keys: Ints) -> Ints:
         """Rank of one configuration by the schedule with its own order."""
-        pipeline, costs = self._space.pipeline(tuple(keys[0].tolist())), self._space.costs
+        pipeline = self._space.pipeline(tuple(keys[0].tolist()))
         schedule = timed(pipeline, self._rule.name, self._objective, self._options)
-        ticks, metrics = pipeline.ticks, schedule.metrics
-        value = metrics.value_ticks(self._objective) * costs.per_unit // ticks.per_unit
-        peaks = np.array(
-            [
-                [peak * costs.memory_per_unit // ticks.memory_per_unit]
-                for peak in metrics.peak_memory_ticks
-            ]
-        )
-        ranks = self._ranks_of(keys, np.array([value]), peaks)
+        value = np.array([schedule.metrics.value_ticks(self._objective)])
+        peaks = np.array(schedule.metrics.peak_memory_ticks)[:, None]
+        ranks = self._ranks_of(keys, value, peaks)
         rank = ConfigurationRank(*ranks[0].tolist())
         if self._own_orders and (self._best is None or rank < self._best):
             self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))

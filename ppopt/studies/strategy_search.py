@@ -134,7 +134,7 @@ class StrategySearch:
     def value(self) -> Fraction:
         """Value of the best configuration, in the user's unit."""
         assert self.best is not None
-        return Fraction(self.best[0].value, self.choice.costs.per_unit)
+        return self.choice.base.ticks.time(self.best[0].value)
 
     def schedule(self) -> Schedule:
         """Verified schedule of the best configuration."""
@@ -365,7 +365,7 @@ class StrategySearch:
         if rank.excess:
             configuration.impossible = self._evaluator.exact
         else:
-            configuration.value = value = self._evaluator.time(rank.value)
+            configuration.value = value = rank.value
             if self._evaluator.exact:
                 configuration.raise_bound(value)
         configuration.level = 0

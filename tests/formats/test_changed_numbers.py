@@ -121,7 +121,7 @@ def test_changes_of_every_number(name: str) -> None:
         (
             {"microbatch_times": [1], "microbatch_memory": ["0.5"]},
             {"memory_ticks_per_unit": 3},
-            "memory_ticks_per_unit: 3 is not a multiple of 2: some costs, divided or",
+            "memory_ticks_per_unit: 3 is not a multiple of 6: some costs, divided or",
         ),
         (
             {"slice_times": [1, 3]},

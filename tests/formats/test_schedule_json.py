@@ -268,9 +268,13 @@ class TestForeignFiles:
         claims["makespan"] *= 3
         claims["device_span"] *= 3
         file["ops"] = [[*op[:4], 3 * op[4], 3 * op[5]] for op in file["ops"]]
-        assert schedule_from_object(file) == schedule_from_object(document())
-        file["claims"]["makespan"] += 2
-        assert refuse(file).startswith("claims: makespan: 47 is not a multiple of 3")
+        (schedule, claims), (coarse, _) = map(schedule_from_object, (file, document()))
+        time, memory = coarse.pipeline.grid
+        assert schedule.pipeline.grid == (3 * time, 5 * memory)
+        assert (schedule.makespan, schedule.peak_memory) == (coarse.makespan, coarse.peak_memory)
+        assert verify(schedule, claims) == []
+        claims["makespan"] += 2
+        assert [violation.rule for violation in verify(schedule, claims)] == [Rule.CLAIM]
 
     def test_starts_finer_than_the_ticks_of_the_costs(self) -> None:
         """Everything takes 1 and begins half a unit later than it must: half units are kept."""

@@ -51,7 +51,7 @@ assert given.save == (5, ppopt.Pipeline(stages=1, batches=1, p2p="0.5").p2p)
 assert given.ticks.per_unit == 2
 assert given.ticks.costs.save == (10, 1)
 assert 10 in set(given.ticks.times)
-without = replace(given, save=None).in_ticks_of(given)
+without = replace(given, save=None)
 claims = (Claim(pipeline, False, BackwardKind.SPLIT, None) for pipeline in (given, without))
 assert horizon(next(claims)) - horizon(next(claims)) == 11
 fast = replace(given, device_speed=[5, 1])

@@ -254,18 +254,11 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
     table = costs.table(np.array(every))
     for column, counts in enumerate(every):
         ticks = replace(base, partition=counts).ticks
-        times = [Fraction(time, ticks.per_unit) for row in ticks.durations for time in row]
-        assert [Fraction(int(t), costs.per_unit) for t in table.durations[:, column]] == times
-        links_there = [
-            Fraction(int(delay), costs.per_unit) for delay in table.links[1:, column].tolist()
-        ]
-        wanted = [*ticks.down[0], 0, *ticks.up[0], 0]
-        assert links_there == [Fraction(delay, ticks.per_unit) for delay in wanted]
+        times = [time for row in ticks.durations for time in row]
+        assert table.durations[:, column].tolist() == times
+        assert table.links[1:, column].tolist() == [*ticks.down[0], 0, *ticks.up[0], 0]
         live = [ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
-        unit = ticks.memory_per_unit
-        assert [Fraction(int(m), costs.memory_per_unit) for m in table.allocates[:, column]] == [
-            Fraction(amount, unit) for amount in live
-        ]
+        assert table.allocates[:, column].tolist() == live
 
 
 FROZEN_B = [

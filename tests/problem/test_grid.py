@@ -1,4 +1,4 @@
-"""One grid per input: every pipeline derived from it has whole ticks, and times in order."""
+"""One grid per input: every pipeline derived from it has whole ticks of the same size."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 import ppopt
-from ppopt.problem.objective import Objective
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.grid import Grid
+from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
-from ppopt.strategies import names
 from ppopt.studies.plan_space import PlanSpace
 
 LAYERS = [
@@ -31,7 +32,7 @@ FIELDS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("fields", FIELDS)
 def test_every_configuration_of_a_plan_has_one_grid(fields: dict[str, Any]) -> None:
-    """Placements, chunks, recompute and strategies change the ticks, and not the grid."""
+    """Placements, chunks, recompute and strategies do not change it."""
     rest = {name: value for name, value in fields.items() if name != "batches"}
     space = PlanSpace(
         model=ppopt.Model(LAYERS), devices=4, batches=(fields.get("batches", 6), 4)[-1:],
@@ -44,34 +45,45 @@ def test_every_configuration_of_a_plan_has_one_grid(fields: dict[str, Any]) -> N
         counts = [1] * pipeline.num_stages
         counts[0] += len(pipeline.model) - pipeline.num_stages
         for cut in (pipeline.with_partition(counts), replace(pipeline, partition="even")):
-            assert (cut.grid, cut.grid % cut.ticks.per_unit) == (pipeline.grid, 0)
+            ticks = cut.ticks.per_unit, cut.ticks.memory_per_unit
+            assert (cut.grid, ticks) == (pipeline.grid, pipeline.grid)
 
 
-def test_stages_by_hand_have_one_grid_under_every_strategy() -> None:
-    pipeline = Pipeline(stages=4, batches=8, forward="1.3", backward=["2.1", 3, 2, 1], weight=1)
-    grids = set()
-    for name in names():
-        try:
-            grids.add(ppopt.evaluate(pipeline, name).pipeline.grid)
-        except ppopt.NotApplicableError:
-            continue
-    assert grids == {pipeline.grid}
-
-
-def test_times_on_the_grid_are_those_in_the_unit() -> None:
+def test_costs_of_stages_lose_nothing() -> None:
+    """Against the costs in the user's unit, with speeds, chunks, slices and microbatches."""
     rng = Random(5)
-    for _ in range(100):
-        costs = {"forward": Fraction(rng.randint(1, 999), 1000), "backward": rng.randint(1, 9)}
-        pipeline = Pipeline(stages=2, batches=2, device_speed=rng.randint(1, 7), **costs)
-        schedule = ppopt.evaluate(pipeline, "1f1b")
-        ticks = schedule.metrics.value_ticks(Objective.MAKESPAN)
-        time = pipeline.on_grid(ticks)
-        assert Fraction(time, pipeline.grid) == pipeline.ticks.time(ticks)
-        assert [pipeline.off_grid(time + more) for more in (0, 1)] == [ticks, ticks + 1]
+    for _ in range(50):
+        devices, slices = rng.randint(1, 3), rng.randint(1, 3)
+        costs = {"forward": Fraction(rng.randint(1, 999), 1000), "activation": "0.7"}
+        pipeline = Pipeline(
+            stages=devices, batches=4, chunks=rng.randint(1, 3), slices=slices,
+            device_speed=[Fraction(rng.randint(1, 9), rng.randint(1, 9)) for _ in range(devices)],
+            microbatch_times=[rng.choice(("0.3", 1, "1.7")) for _ in range(4)],
+            **costs,
+        )  # fmt: skip
+        parts = slices * pipeline.num_chunks
+        for stage, device in enumerate(pipeline.hosts[0]):
+            expected = costs["forward"] / parts / pipeline.device_speed[device]
+            assert pipeline.ticks.time(pipeline.ticks.durations[0][stage]) == expected
+            assert pipeline.ticks.memory(pipeline.ticks.allocates[0][stage]) * parts == Fraction(
+                7, 10
+            )
+        times = Instance.of(pipeline, BackwardKind.WHOLE).times(0)
+        alone = pipeline.ticks.durations[0][0]
+        assert [*times] == [alone * factor for factor in pipeline.microbatch_times]
 
 
-def test_a_configuration_on_another_grid_is_equal() -> None:
-    """The grid is no content of a pipeline."""
-    pipeline = Pipeline(stages=2, batches=2)
-    assert replace(pipeline, grid=7 * pipeline.grid) == pipeline
-    assert "grid" not in replace(pipeline, grid=7 * pipeline.grid).spelled_out()
+def test_limits_are_whole_ticks() -> None:
+    pipeline = Pipeline(stages=2, batches=2, mem_limit=["2.5", 2])
+    assert (pipeline.grid.memory, pipeline.ticks.limits) == (2, (5, 4))
+
+
+def test_a_finer_grid_stays() -> None:
+    """Times on it are no whole ticks of the coarser one, so the pipelines differ."""
+    pipeline = Pipeline(stages=2, batches=2, forward="0.5")
+    finer = replace(pipeline, grid=Grid(6, 7))
+    assert (pipeline.grid, finer.grid) == (Grid(2, 1), Grid(6, 7))
+    assert replace(finer, batches=4).grid == finer.grid
+    assert finer != pipeline
+    assert finer.spelled_out() != pipeline.spelled_out()
+    assert finer.ticks.durations[0] == (3, 3)

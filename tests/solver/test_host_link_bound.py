@@ -76,7 +76,7 @@ def test_a_search_of_offload_is_bounded_by_its_moves() -> None:
     }  # fmt: skip
     fits = Pipeline(stages=1, batches=2, model=[layer], mem_limit=4, offload="search")
     choice = RecomputeChoice(Problem(fits, Objective.MAKESPAN, BackwardKind.WHOLE))
-    bounds = [option.bound / fits.grid for option in choice.devices[0]]
+    bounds = [option.bound / fits.grid.time for option in choice.devices[0]]
     assert bounds == [6, 46]
     result = ppopt.solve(fits, workers=1, time_limit=60)
     assert (result.status, result.value) == (Status.OPTIMAL, 6)
@@ -96,5 +96,5 @@ def test_a_partition_is_bounded_by_the_moves_of_a_device(link: str, expected: in
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     choice = PartitionOptionChoice(problem)
     keys = [(2, number) for number in range(3)]
-    bounds = [each.bound / pipeline.grid for each in choice.configurations(keys)]
+    bounds = [each.bound / pipeline.grid.time for each in choice.configurations(keys)]
     assert bounds == [12, expected / 2, expected]

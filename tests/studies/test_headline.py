@@ -28,6 +28,7 @@ from ppopt import (
     verify,
 )
 from ppopt.formats.schedule_json import dumps, loads
+from ppopt.problem.grid import Grid
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.studies.compare import Comparison
 from ppopt.studies.current_schedule import can_start_from, current_schedule, parse_strategy
@@ -340,7 +341,7 @@ def test_partition_and_recompute_of_a_file_are_its_own() -> None:
 
 def test_a_file_with_starts_between_the_ticks_keeps_them() -> None:
     base = evaluate(Pipeline(stages=1, batches=1, forward=1, backward=2), "1f1b")
-    finer = replace(base.pipeline, tick_divisor=2)
+    finer = replace(base.pipeline, grid=Grid(2, 1))
     late = Schedule.from_rows(finer, [(0, 0, 0, 0, 0, 2), (3, 0, 0, 0, 3, 7)], base.origin)
     schedule = current_schedule(stored(late), base.pipeline, SPAN)
     assert schedule is not None

@@ -44,7 +44,8 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
         choice = choice_of(problem) or SinglePipeline(problem)
         choice_of_plan = PlanChoice(configuration, problem, choice)
-        candidates.append(PlanCandidate(choice_of_plan, checked_options(60, 1)))
+        weight = space.weight(configuration.batches)
+        candidates.append(PlanCandidate(choice_of_plan, checked_options(60, 1), weight))
     return candidates
 
 
@@ -66,7 +67,7 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
         (configuration,), pipeline = product.configurations([key]), product.pipeline(key)
         best = exhaustive.best(pipeline, fused=True, objective="makespan")
         assert best is not None
-        value = pipeline.on_grid(best) / pipeline.batches
+        value = best * space.weight(pipeline.batches)
         assert bound <= value and configuration.bound <= value
         assert product.key(pipeline) == key
 

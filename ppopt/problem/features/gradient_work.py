@@ -142,7 +142,7 @@ def _gathered_by(costs: InstanceCosts, device: int) -> int:
 def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     """The relaxation without this work, its limits reduced by `gathered_throughout`.
 
-    It has the same ticks of time. Any schedule, without this work, is one of that pipeline.
+    It has the same grid. Any schedule, without this work, is one of that pipeline.
     """
     if not pipeline.has_gradient_work:
         return pipeline
@@ -155,8 +155,7 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
         ]
     model = pipeline.model
     fields = dict.fromkeys(STEP_FIELDS) if model is None else {"model": model.without(STEP_FIELDS)}
-    relaxed = replace(pipeline, mem_limit=remaining, optimizer_barrier=False, **fields)
-    return relaxed.in_ticks_of(pipeline)
+    return replace(pipeline, mem_limit=remaining, optimizer_barrier=False, **fields)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:

@@ -71,5 +71,4 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
         **{cost.field: () for cost in costs_in(OffloadFields)},
     }
-    relaxation = stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)
-    return relaxation.in_ticks_of(pipeline)
+    return stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)

@@ -1,8 +1,8 @@
 """One configuration of a choice, and the state of a search over all configurations.
 
 A configuration is one way to set up a pipeline: a partition, a placement or recomputed layers.
-Bounds and values are in ticks of the grid, which all pipelines share. If pipelines with different
-numbers of microbatches are compared, they are per microbatch.
+Bounds and values are in ticks of the grid, which all pipelines share, times the weight of the
+configuration.
 """
 
 from __future__ import annotations
@@ -34,8 +34,9 @@ class Configuration:
     """Lower bound of its schedules."""
     impossible: bool = False
     """Whether the configuration is proved infeasible or is excluded."""
-    batches: int = 1
-    """Divisor of its times: its microbatches if different numbers of them are compared, else 1."""
+    weight: int = 1
+    """Factor on its times. If different numbers of microbatches are compared, they become times of
+    the least common multiple of these numbers."""
     result: Result | None = None
     """Result of the best schedule."""
     value: int | None = None
@@ -53,8 +54,12 @@ class Configuration:
         return self.level >= 0
 
     def raise_bound(self, bound: int) -> None:
-        """Raise the bound to one of the schedules of all microbatches."""
-        self.bound = max(self.bound, bound // self.batches)
+        """Raise the bound to one of its schedules, in ticks."""
+        self.bound = max(self.bound, bound * self.weight)
+
+    def in_ticks(self, time: int) -> int:
+        """The smallest number of ticks that, times the weight, is no less than a time."""
+        return -(-time // self.weight)
 
 
 RestOf = Callable[[Container[Key], int | None], Rest]

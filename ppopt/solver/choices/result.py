@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
@@ -27,7 +26,7 @@ def result_of(
 ) -> Result:
     """Result of a search of the configurations of a choice, whose schedule is verified."""
     best = None if state.best is None else state.best.result
-    batches = 1 if state.best is None else state.best.batches
+    weight = 1 if state.best is None else state.best.weight
     bound = None if state.infeasible else state.lower_bound
     scope = start_scope(problem) + delay_scope(problem)
     with options.deadline.scope():
@@ -39,7 +38,7 @@ def result_of(
         status=Status.of(state.value, bound),
         schedule=None,
         value=None if best is None else best.value,
-        lower_bound=None if bound is None else Fraction(bound * batches, problem.pipeline.grid),
+        lower_bound=None if bound is None else problem.pipeline.ticks.time(bound) / weight,
         proof=proof + ("" if bound is None else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,

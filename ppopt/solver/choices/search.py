@@ -82,7 +82,7 @@ class ConfigurationSearch:
         after the deadline.
         """
         self.choice, self._problem, self._options = choice, problem, options
-        self._params, self._grid = options.params.configurations, problem.pipeline.grid
+        self._params, self._grid = options.params.configurations, problem.pipeline.grid.time
         self._random = Random(options.seed)
         self._ceiling, self._grace = ceiling, grace
         self._hint: HintRecord | None = None
@@ -264,7 +264,7 @@ class ConfigurationSearch:
         if configuration is None or not configuration.searched or configuration.value is None:
             return False
         value = schedule.metrics.value_ticks(self._problem.objective)
-        own = configuration.value * configuration.batches
+        own = self._in_units(configuration.value) / configuration.weight
         return own <= schedule.pipeline.ticks.time(value)
 
     def _deepen(self) -> None:
@@ -332,7 +332,7 @@ class ConfigurationSearch:
         assert bounding is not None
         if not bounding.exhausted:
             work = bounding.run(
-                problem.pipeline.off_grid(value * configuration.batches),
+                configuration.in_ticks(value),
                 self._params.bounding_step,
                 self._left,
                 lambda: self._over,
@@ -340,7 +340,7 @@ class ConfigurationSearch:
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
             self._strongest = tuple(latest)[: self._params.subsets]
-        configuration.raise_bound(problem.pipeline.on_grid(bounding.bound))
+        configuration.raise_bound(bounding.bound)
         self.state.raise_bound()
         return max(work, self._params.min_work)
 
@@ -470,7 +470,10 @@ class ConfigurationSearch:
     def _cutoff(self, configuration: Configuration) -> Fraction | None:
         """Bound of a configuration, for all its microbatches, from which on it is useless."""
         end = self._end
-        return None if end is None else Fraction(end * configuration.batches, self._grid)
+        return None if end is None else self._in_units(end) / configuration.weight
+
+    def _in_units(self, time: int) -> Fraction:
+        return Fraction(time, self._grid)
 
     def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
         """Whether the caller ends the search."""
@@ -597,7 +600,7 @@ class ConfigurationSearch:
         configuration.refined, problem = True, self._tasks.problem(configuration)
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
-        configuration.raise_bound(problem.pipeline.on_grid(bound))
+        configuration.raise_bound(bound)
 
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
         """Search a configuration in this process."""
@@ -623,7 +626,7 @@ class ConfigurationSearch:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""
         if result.value is None:
             return
-        value = int(result.value * self._grid) // configuration.batches
+        value = int(result.value * self._grid) * configuration.weight
         if configuration.value is not None and value > configuration.value:
             return
         configuration.result, configuration.value = result, value
@@ -634,12 +637,12 @@ class ConfigurationSearch:
 
     def _state(self, phase: str, value: Fraction | None = None) -> Progress:
         best = self.state.value
-        value = min_known((value, None if best is None else Fraction(best, self._grid)))
-        bound = Fraction(self.state.lower_bound, self._grid)
+        value = min_known((value, None if best is None else self._in_units(best)))
+        bound = self._in_units(self.state.lower_bound)
         return Progress(self._options.deadline.spent, phase, value, bound)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
-        value = None if state.value is None else state.value / configuration.batches
+        value = None if state.value is None else state.value * configuration.weight
         self._announce(f"{self.choice.describe(configuration.key)}, {state.phase}", value)
 
     def _announce(self, phase: str, value: Fraction | None = None) -> None:
@@ -649,8 +652,8 @@ class ConfigurationSearch:
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration can no longer be better, or the caller ends the search."""
-        own = None if state.value is None else state.value / configuration.batches
-        proved = int(state.lower_bound * self._grid) // configuration.batches
+        own = None if state.value is None else state.value * configuration.weight
+        proved = int(state.lower_bound * self._grid) * configuration.weight
         bound = max(proved, configuration.bound)
         if self._is_beaten(bound) or (own is not None and bound >= own * self._grid):
             return True

@@ -137,9 +137,9 @@ class SearchProcesses:
 
     @property
     def values(self) -> list[Fraction]:
-        """Best value of every running search that has one, per microbatch if those are compared."""
+        """Best value of every running search, if any, times the weight of its configuration."""
         return [
-            member.progress.value / member.configuration.batches
+            member.progress.value * member.configuration.weight
             for member in self.members
             if member.configuration is not None
             and member.progress is not None

@@ -55,7 +55,9 @@ class SearchTasks:
 
     def problem(self, configuration: Configuration) -> Problem:
         """The problem of a configuration."""
-        return replace(self._problem, pipeline=self._choice.pipeline(configuration.key))
+        pipeline = self._choice.pipeline(configuration.key)
+        assert pipeline.grid.time == self._problem.pipeline.grid.time, "all share ticks"
+        return replace(self._problem, pipeline=pipeline)
 
     def rounds(self, configuration: Configuration, max_rounds: int, seconds: float) -> SearchTask:
         """Search with so many rounds of all methods; 0: a quick search, in a share of the time."""
@@ -81,7 +83,7 @@ class SearchTasks:
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, its own schedule, and the best order of all."""
         bound = Bound(
-            problem.pipeline.off_grid(configuration.bound * configuration.batches),
+            configuration.in_ticks(configuration.bound),
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )

@@ -30,7 +30,7 @@ class SinglePipeline(Choice):
         """Why no schedule is within the memory limits; None if one may exist."""
         self._known = device_bounds.known_bound(reduced, any_order=any_order)
         """One-device bound."""
-        self._bound = self._pipeline.on_grid(self._known.value)
+        self._bound = self._known.value
 
     def pipeline(self, key: Key) -> Pipeline:  # noqa: ARG002
         """The pipeline."""
@@ -75,5 +75,5 @@ class SinglePipeline(Choice):
 
     def _is_raised(self, search: SearchedConfigurations) -> bool:
         """Whether a search has raised the bound."""
-        batches = search.known[ONLY].batches if ONLY in search.known else 1
-        return search.infeasible or search.lower_bound * batches > self._bound
+        weight = search.known[ONLY].weight if ONLY in search.known else 1
+        return search.infeasible or search.lower_bound > self._bound * weight

@@ -230,7 +230,7 @@ class OrderChoice(Choice):
         problem = self._problem_of(inner.key).reduced
         inner.impossible = device_bounds.infeasibility(problem.instance) is not None
         bound = device_bounds.known_bound(problem, any_order=True).value
-        inner.raise_bound(problem.pipeline.on_grid(bound))
+        inner.raise_bound(bound)
 
     def _problem_of(self, own: Key) -> Problem:
         """Problem of an inner configuration in the listed order."""
@@ -252,7 +252,7 @@ class OrderChoice(Choice):
             yield (*own, *self._listed_order)
             searches = self._searches_of(own) if number < MAX_FIRST else []
             if searches:
-                bound = self.inner.pipeline(own).off_grid(self._of([own])[0].bound)
+                bound = self._of([own])[0].bound
                 for search in searches:
                     yield (*own, *self._representative(search.run(evaluations, bound).order))
                 searches.sort(key=lambda search: search.best)

@@ -59,8 +59,7 @@ class BoundedPartitions(Choice):
         """Bound all partitions, or else every stage alone; another call resumes."""
         if isinstance(self._bounds, CompleteBounds):
             return
-        max_bound = None if ceiling is None else self._below(ceiling + 1)
-        bounds, order = self._bounding.run(max_bound), self._order
+        bounds, order = self._bounding.run(ceiling), self._order
         if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
             order = PartitionOrder(self._space, bounds)
         self._bounds, self._order = bounds, order
@@ -69,8 +68,8 @@ class BoundedPartitions(Choice):
     def lower_bound(self) -> int:
         """Minimum bound of all partitions; 0 if none is within the memory limits."""
         if self._bounds is None:
-            return self._time(quick_bound(self._space))
-        return self._time(self._bounds.min_bound) if self._bounds.min_bound < FOREVER else 0
+            return quick_bound(self._space)
+        return self._bounds.min_bound if self._bounds.min_bound < FOREVER else 0
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Next configuration in the order of bounds; without an order, the minimum bound."""
@@ -78,7 +77,7 @@ class BoundedPartitions(Choice):
             return NONE_LEFT
         if self._order is None:
             return Unlisted(self.lower_bound)
-        max_bound = None if ceiling is None else self._below(ceiling)
+        max_bound = None if ceiling is None else ceiling - 1
         try:
             return self._following(self._order, known, max_bound)
         except TimeoutError:
@@ -126,13 +125,6 @@ class BoundedPartitions(Choice):
         """Partitions by rule."""
         return all_by_rule(self._base.model, self._base.num_stages, self._speeds)
 
-    def _time(self, ticks: int) -> int:
-        return self._base.on_grid(ticks, self._space.per_unit)
-
-    def _below(self, time: int) -> int:
-        """Largest bound in ticks of the space that is below a time of the grid."""
-        return self._base.off_grid(time, self._space.per_unit) - 1
-
 
 def _most_even(bounds: PartitionBounds, share: float) -> tuple[Counts | None, bool]:
     """An even partition, if there is one, and whether its time was enough."""
@@ -163,7 +155,7 @@ class PartitionChoice(BoundedPartitions):
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
         """Partitions with their bounds; those over the memory limits are impossible."""
         for counts, bound in zip(keys, partition_bounds(self._space, keys), strict=True):
-            yield Configuration(counts, self._time(bound), impossible=bound >= FOREVER)
+            yield Configuration(counts, bound, impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Counts]:
         """The partition of the pipeline, before all bounds; then even ones with small bounds."""
@@ -196,7 +188,7 @@ class PartitionChoice(BoundedPartitions):
         following = order.peek(known, max_bound)
         if isinstance(following, Complete):
             return following
-        return Unlisted(self._time(following[0]), following[1])
+        return Unlisted(*following)
 
 
 def exclusion_text(search: SearchedConfigurations, space: PartitionSpace) -> str:
@@ -257,7 +249,7 @@ def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
         "microbatch at a time"
     )
     try:
-        limit = Fraction(bounds.min_limit, space.memory_per_unit)
+        limit = Fraction(bounds.min_limit, space.grid.memory)
     except TimeoutError:
         return none
     label = "the minimum feasible limit for all devices is"

@@ -107,7 +107,7 @@ class PartitionOptionChoice(BoundedPartitions):
         """Configurations with their bounds; those over the memory limits are impossible."""
         for key in keys:
             bound = max(choice.bound for choice in self._of_devices(key))
-            yield Configuration(key, self._time(bound), impossible=bound >= FOREVER)
+            yield Configuration(key, bound, impossible=bound >= FOREVER)
 
     def first(self) -> Iterator[Key]:
         """The partition of the pipeline, before all bounds; then even ones with small bounds.
@@ -164,12 +164,12 @@ class PartitionOptionChoice(BoundedPartitions):
         if not self._is_incomplete:
             passed = self._fill(order, known, max_bound)
             if passed is not None and not self._is_incomplete:
-                return Unlisted(self._time(passed))
+                return Unlisted(passed)
         if self._is_incomplete:
             return Unlisted(self.lower_bound)
         if not self._heap or self._heap[0][0] > max_bound:
             return NONE_LEFT
-        return Unlisted(self._time(self._heap[0][0]), self._heap[0][2])
+        return Unlisted(self._heap[0][0], self._heap[0][2])
 
     def _fill(self, order: PartitionOrder, known: Container[Key], max_bound: int) -> int | None:
         """Bring the unknown option with the smallest bound to the top of the heap, up to a bound.
@@ -254,8 +254,8 @@ class PartitionOptionChoice(BoundedPartitions):
         live, offloaded = (
             sums[field][high] - sums[field][low] for field in ("kept", "offload_memory")
         )
-        time, memory = self._space.factors
-        return added * time, moving * time, (live - offloaded - resident) * memory
+        space, saved = self._space, live - offloaded - resident
+        return space.times_of(added), space.times_of(moving), space.memory_of(saved)
 
     def _host_link_times(
         self, ends: tuple[tuple[int, int], ...], combinations: list[tuple[int, ...]]
@@ -264,11 +264,10 @@ class PartitionOptionChoice(BoundedPartitions):
         memory = sum(factor for _, factor in self._base.factors)
         ways = 2 if self._base.host_link is HostLink.SHARED else 1
         moving = [[option.moving for option in self._stage_options.of(*own)] for own in ends]
-        moves = self._base.partitions.layers.per_unit["offload_time"]
-        per_unit = self._space.per_unit / moves * memory * ways
+        each = self._base.num_slices * self._base.partitions.devices.ratio * ways * memory
         return np.array(
             [
-                int(per_unit * sum(row[n] for row, n in zip(moving, numbers, strict=True)))
+                int(each * sum(row[n] for row, n in zip(moving, numbers, strict=True)))
                 for numbers in combinations
             ],
             np.int64,

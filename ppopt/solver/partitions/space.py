@@ -20,6 +20,7 @@ from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageArrays
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import map_distinct
+from ppopt.problem.grid import ANY_GRID, Grid
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import option_of, options_of
 from ppopt.problem.layer_table import LayerTable
@@ -36,6 +37,11 @@ TIMES = ("forward", "backward_input", "weight", "backward")
 """Times of a layer, by kind of operation."""
 FINEST_WORK = 2**20
 """Largest denominator of `PartitionSpace.batches_of_work`."""
+
+
+def scaled(ticks: Ints, factor: Fraction) -> Ints:
+    """Ticks times a factor whose denominator divides them."""
+    return np.asarray(ticks // factor.denominator * factor.numerator)
 
 
 LayerOptions = tuple[tuple[tuple[int, int], ...], ...]
@@ -74,12 +80,10 @@ class PartitionSpace:
     exclude them."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
-    factors: tuple[int, int] = (1, 1)
-    """Ticks of times, and of memory, in one tick of the layer table."""
-    per_unit: int = 1
-    """Ticks in one unit of time."""
-    memory_per_unit: int = 1
-    """Ticks in one unit of memory."""
+    factors: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
+    """Factors on times, and on memory, of the layer table: those of the smallest microbatch."""
+    grid: Grid = ANY_GRID
+    """Ticks in one unit of time, and of memory."""
     passing: bool = False
     """Whether schedules may need memory that the space ignores: workspace, or the memory of a
     microbatch larger than the smallest."""
@@ -87,6 +91,14 @@ class PartitionSpace:
     def slowness_of(self, device: int) -> int:
         """Factor on the times of layers on a device."""
         return self.slowness[device] if self.slowness else 1
+
+    def times_of(self, ticks: Ints) -> Ints:
+        """Times of the layer table for the smallest microbatch."""
+        return scaled(ticks, self.factors[0])
+
+    def memory_of(self, ticks: Ints) -> Ints:
+        """Memory of the layer table for the smallest microbatch."""
+        return scaled(ticks, self.factors[1])
 
     def of_all_batches(self, times: Ints) -> Ints:
         """Times of all microbatches, rounded down, from those of the smallest."""
@@ -247,37 +259,34 @@ def space_of(problem: Problem) -> PartitionSpace:
     single = StageArrays(layers.stages(position, position + 1))
     slow = table.devices.slowness
     equal = len(set(slow)) == 1
-    time = shortest.numerator * (slow[0] if equal else 1)
-    amount, static = smallest.numerator, smallest.denominator
-    memory_per_unit = table.memory_per_unit * static
-    limits = [floor(limit * memory_per_unit) for limit in pipeline.limits or ()]
+    time = shortest * (slow[0] if equal else 1)
+    limits = pipeline.ticks.limits
     kind = problem.backward_kind
     optional = bool(chosen) and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(single, model, optional=optional):
         kind = BackwardKind.SPLIT
     return PartitionSpace(
         layers={
-            **dict(zip(TIMES, (row * time for row in single.durations), strict=True)),
-            "activation": single.memory_change(OpKind.F) * amount,
-            "memory_b": single.memory_change(OpKind.B) * amount,
-            "static": single.costs["static"] * static,
+            **{kind: scaled(row, time) for kind, row in zip(TIMES, single.durations, strict=True)},
+            "activation": scaled(single.memory_change(OpKind.F), smallest),
+            "memory_b": scaled(single.memory_change(OpKind.B), smallest),
+            "static": single.costs["static"],
         },
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
         batches_of_work=_rounded_down(
             exact.total(times for times, _ in pipeline.factors) / shortest
         ),
-        delays=table.delays_by_cut[:, 0, :-1] * table.devices.ratio * shortest.denominator,
-        limits=None if pipeline.limits is None else tuple(limits),
+        delays=table.delays_by_cut[:, 0, :-1] * table.devices.ratio,
+        limits=limits,
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
         has_all_backwards=not model.layers[0].frozen,
-        options=_options(table, model, chosen, time, amount) if optional else None,
+        options=_options(table, model, chosen, time, smallest) if optional else None,
         slowness=() if equal else slow,
-        factors=(time, amount),
-        per_unit=table.per_unit * shortest.denominator,
-        memory_per_unit=memory_per_unit,
+        factors=(time, smallest),
+        grid=pipeline.grid,
         passing=single.has_workspace or bool(chosen) or len(set(pipeline.factors)) > 1,
     )
 
@@ -309,7 +318,7 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bo
 
 
 def _options(
-    table: PartitionTable, model: Layers, decisions: Decisions, time: int, memory: int
+    table: PartitionTable, model: Layers, decisions: Decisions, time: Fraction, memory: Fraction
 ) -> LayerOptions:
     """Options of every layer; `time` and `memory` multiply the ticks of the table."""
     per_time, per_memory = (

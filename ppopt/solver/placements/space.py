@@ -16,7 +16,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, combinations
-from math import comb, factorial, floor, lcm, prod
+from math import comb, factorial, floor, prod
 from operator import mul
 from typing import Any
 
@@ -64,7 +64,7 @@ class PlacementSpace:
         self._problem = problem
         self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
-        balanced = pipeline.partition == partition.BALANCED and len(self._speeds) > 1
+        balanced = pipeline.partition == partition.BALANCED and len(set(pipeline.device_speed)) > 1
         self.repartition_per_placement = balanced or Decisions.PARTITION in pipeline.open_decisions
         """Whether every placement has its own partition."""
 
@@ -112,7 +112,7 @@ class PlacementSpace:
 
     def _in_ticks(self, delays: Any) -> Ints:
         """A number, a list or a matrix of delays as an array."""
-        per_unit = self._per_unit
+        per_unit = self._base.grid.time
         if not isinstance(delays, tuple):
             return np.array(int(delays * per_unit))
         rows = [row if isinstance(row, tuple) else (row,) for row in delays]
@@ -212,7 +212,7 @@ class PlacementSpace:
         hosts = np.array(keys, dtype=np.int64)
         bounds, fit = self._bounds(hosts), self._fits(hosts)
         return [
-            Configuration(key, self._base.on_grid(bound, self._per_unit), impossible=not fits)
+            Configuration(key, bound, impossible=not fits)
             for key, bound, fits in zip(keys, bounds.tolist(), fit.tolist(), strict=True)
         ]
 
@@ -220,9 +220,9 @@ class PlacementSpace:
 
     @cached_property
     def _at_speeds(self) -> dict[Fraction, Pipeline]:
-        """The pipeline with every device at one of the speeds; microbatches are the shortest."""
+        """The pipeline with every device at one of the speeds."""
         base = self._base
-        return {speed: replace(base, device_speed=speed / self._shortest) for speed in self._speeds}
+        return {speed: replace(base, device_speed=speed) for speed in set(base.device_speed)}
 
     @property
     def _shortest(self) -> Fraction:
@@ -235,25 +235,19 @@ class PlacementSpace:
         work = exact.total(times for times, _ in self._base.factors) / self._shortest
         return floor(work) * self._base.num_slices
 
-    @property
-    def _speeds(self) -> set[Fraction]:
-        return set(self._base.device_speed)
-
-    @cached_property
-    def _per_unit(self) -> int:
-        """Ticks per unit of time, with which all times on all devices are integers."""
-        return lcm(*(pipeline.ticks.per_unit for pipeline in self._at_speeds.values()))
-
     @cached_property
     def _durations(self) -> Ints:
-        """Minimum time of an operation, alone or in a pair, [kind, stage, device]."""
-        columns = []
+        """Minimum time of an operation, alone or in a pair, [kind, stage, device].
+
+        It is that of the shortest microbatch.
+        """
+        columns, shortest = [], self._shortest
         for speed in self._base.device_speed:
             ticks = self._at_speeds[speed].ticks
             table = np.array(ticks.durations, dtype=np.int64)
             if self._base.overlap is not None:
                 table = _min_times(ticks, table)
-            columns.append(table * (self._per_unit // ticks.per_unit))
+            columns.append(table * shortest.numerator // shortest.denominator)
         return np.stack(columns, axis=2)
 
     @cached_property
@@ -289,7 +283,7 @@ class PlacementSpace:
     # Bounds.
 
     def _bounds(self, hosts: Ints) -> Ints:
-        """Lower bound of every placement [number, stage], in ticks of `_per_unit`.
+        """Lower bound of every placement [number, stage], in ticks.
 
         Makespan: a device waits for its first input, a forward of its lowest stage, and then does
         its work. If all backwards are whole, its last operation is one of that stage, whose
@@ -399,7 +393,7 @@ class PlacementSpace:
         capacity_bounds = [pieces * _min_capacity_time(work.tolist(), share) for work in kinds]
         heaviest = pieces * max(int(work.max()) for work in kinds)
         bound = max(total / sum(share), *capacity_bounds, heaviest, int(path))
-        return int(bound * base.grid / self._per_unit)
+        return int(bound)
 
     def _layer_problem(self) -> Problem:
         """The problem whose stages are single layers; layers with phases only compute."""

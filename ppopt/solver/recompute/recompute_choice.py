@@ -213,7 +213,7 @@ class RecomputeChoice(Choice):
         objective = self._problem.objective
         bound = one_device_bound(routes, device, objective).value
         moves = host_link_bound(problem.instance.costs, routes[0], device, objective)
-        return self._base.on_grid(max(bound, moves), ticks.per_unit)
+        return max(bound, moves)
 
     @property
     def size(self) -> int:

@@ -57,7 +57,7 @@ def over_partitions(problem: Problem) -> OverPartitions:
         return OverPartitions(None, certificate, ())
     even = dict.fromkeys(filter(None, map(bounds.most_even, SHARES)))
     candidates = tuple(
-        BoundedPartition(counts, Fraction(partition_bound(space, counts), space.per_unit))
+        BoundedPartition(counts, Fraction(partition_bound(space, counts), space.grid.time))
         for counts in even
     )
-    return OverPartitions(Fraction(bounds.min_bound, space.per_unit), certificate, candidates)
+    return OverPartitions(Fraction(bounds.min_bound, space.grid.time), certificate, candidates)

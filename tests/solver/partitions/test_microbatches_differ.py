@@ -148,7 +148,7 @@ def test_bounds_of_partitions_hold_in_every_order(seed: int) -> None:
         if bound >= FOREVER:
             assert minimum is None
         elif minimum is not None:
-            assert Fraction(bound, space.per_unit) <= minimum
+            assert Fraction(bound, space.grid.time) <= minimum
 
 
 def test_a_bound_counts_the_work_of_all_microbatches() -> None:
@@ -163,7 +163,7 @@ def test_a_bound_counts_the_work_of_all_microbatches() -> None:
         choice = choice_of(problem)
         assert choice is not None
         choice.bound()
-        assert choice.lower_bound == bound * pipeline.grid
+        assert choice.lower_bound == bound * pipeline.grid.time
 
 
 @pytest.mark.parametrize(

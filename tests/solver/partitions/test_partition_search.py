@@ -293,7 +293,7 @@ def test_bounds_count_whole_delays_whatever_the_speeds(speeds: list[Any]) -> Non
             stages=2, batches=2, model=[layer] * 4, device_speed=own, p2p=5, partition="search"
         )
         space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
-        bounds.add(Fraction(bounds_of(space).min_bound, space.per_unit))
+        bounds.add(Fraction(bounds_of(space).min_bound, space.grid.time))
     assert len(bounds) == 1
 
 
@@ -310,4 +310,4 @@ def test_limits_of_layers_with_phases_count_their_phases_on_links() -> None:
     pipeline = model.pipeline(devices=2, batches=4, partition="search", mem_limit="1f1b")
     space = space_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT))
     assert pipeline.limits == (7, 7)
-    assert space.limits == (7 * space.memory_per_unit,) * 2
+    assert space.limits == (7 * space.grid.memory,) * 2

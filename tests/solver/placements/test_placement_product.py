@@ -156,4 +156,4 @@ def test_without_time_for_all_placements_some_are_set_up(field: str) -> None:
     with Deadline.after(0).scope():
         candidates = choice_of(problem)
     assert candidates is not None
-    assert candidates.lower_bound <= pipeline.grid * least_value(pipeline, fused=False)
+    assert candidates.lower_bound <= pipeline.grid.time * least_value(pipeline, fused=False)

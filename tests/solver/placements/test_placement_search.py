@@ -97,7 +97,7 @@ def check_bounds(cluster: Cluster, goal: Objective, wanted: dict[Hosts, Fraction
     all_of_them = PlacementSpace(problem(cluster, goal))
     for configuration in all_of_them.configurations(wanted):
         value = wanted[configuration.key]
-        value = value and value * all_of_them.pipeline(configuration.key).grid
+        value = value and value * all_of_them.pipeline(configuration.key).grid.time
         assert value is None or (configuration.bound <= value and not configuration.impossible), (
             cluster,
             configuration,
@@ -264,7 +264,7 @@ def test_the_bound_of_all_counts_the_stages_that_fit() -> None:
     """
     pipeline = Pipeline(stages=8, chunks=2, batches=16, forward=2, device_speed=[1] * 4 + [0.5] * 4)
     space = PlacementSpace(Problem(pipeline, Objective.DEVICE_SPAN, BackwardKind.SPLIT))
-    assert space.lower_bound == 144 * pipeline.grid
+    assert space.lower_bound == 144 * pipeline.grid.time
     result = solve(
         pipeline,
         placement="search",
@@ -284,7 +284,7 @@ def test_the_bound_of_all_holds_for_overlapped_pairs() -> None:
     for hosts in space.listed.members[::2]:
         placed = solve(pipeline.placed(hosts), backward_kind="whole", workers=1)
         assert placed.status is Status.OPTIMAL
-        value = placed.value * pipeline.grid
+        value = placed.value * pipeline.grid.time
         assert space.lower_bound <= value
         assert space.configurations([hosts])[0].bound <= value
 

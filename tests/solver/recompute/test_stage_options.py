@@ -142,7 +142,7 @@ def test_the_bound_holds_for_options_that_are_omitted(
     assert isinstance(choice.listed(), Partial)
     expected = least_of_all(pipeline, whole=True)
     assert expected is not None
-    assert 12 <= choice.lower_bound / pipeline.grid <= expected
+    assert 12 <= choice.lower_bound / pipeline.grid.time <= expected
 
 
 def test_after_the_deadline_one_bound_per_device_is_computed(
