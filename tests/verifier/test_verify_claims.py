@@ -170,6 +170,7 @@ SHARED = {
         f"ppopt.problem.{name}"
         for name in (
             "distinct",
+            "grid",
             "layer_table",
             "microbatches",
             "named_enum",
