@@ -29,7 +29,7 @@ from benchmarks.record import heading, table
 from ppopt import MicrobatchOrders, Pipeline, evaluate
 from ppopt.problem.arrays import Ints
 from ppopt.problem.objective import Objective
-from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.schedule.order_columns import OrderColumns
 
 STAGES, BATCHES = 8, 32
 CONTEXT, SHARE = 32768, 0.38
@@ -83,7 +83,7 @@ def rules(lengths: list[list[int]]) -> dict[str, Ints]:
 
 def report(name: str, count: int, seed: int) -> Iterator[str]:
     """Losses of every rule, in per cent of the best order found for the step."""
-    timing = ReorderedTiming.of(evaluate(PIPELINE, "1f1b"))
+    timing = OrderColumns.of_schedule(evaluate(PIPELINE, "1f1b"))
     orders_of = partial(MicrobatchOrders, PIPELINE, reference_tokens=CONTEXT, attention_share=SHARE)
     default, long = orders_of(), orders_of(evaluations=LONG)
     losses: dict[str, list[float]] = {}
@@ -91,7 +91,8 @@ def report(name: str, count: int, seed: int) -> Iterator[str]:
     for lengths in steps(name, count, seed):
         factors = np.array([_factor(entry) for entry in lengths])
         orders = rules(lengths)
-        values = timing.values(factors[np.array(list(orders.values())).T], Objective.MAKESPAN)
+        placed = factors[np.array(list(orders.values())).T]
+        values = timing.values_by_factors(placed, Objective.MAKESPAN)
         times = dict(zip(orders, (values / PIPELINE.ticks.per_unit).tolist(), strict=True))
         began = time.process_time()
         default_order = default.of_lengths(lengths)

@@ -42,9 +42,9 @@ import ppopt
 from benchmarks.record import commit, heading, in_checkout, table
 from ppopt import Objective, Pipeline, Schedule
 from ppopt.schedule import timing
-from ppopt.schedule.sampled_timing import SampledTiming
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.strategies import Options, resolve
-from ppopt.studies.robustness import BLOCK, SAMPLES
+from ppopt.studies.robustness import BLOCK, SAMPLES, random_times
 from ppopt.verifier import checked
 
 ROOT = Path(__file__).parents[1]
@@ -318,10 +318,10 @@ def jitter(repeats: int) -> Iterator[str]:
 
 def sampled(name: str, devices: int, batches: int, repeats: int) -> list[object]:
     """Time one order: the cells of a row."""
-    run = SampledTiming.of(ppopt.evaluate(Pipeline(stages=devices, batches=batches), name))
-    operations = len(run.levels.row)
+    run = OrderColumns.of_schedule(ppopt.evaluate(Pipeline(stages=devices, batches=batches), name))
+    operations = len(run.row)
     samples = min(SAMPLES, BLOCK // len(run.duration))
-    drawn = run.draw(0.1, 0, 0, samples)
+    drawn = random_times(run, 0.1, 0, 0, samples)
     clocks = []
     for _ in range(repeats):
         durations = drawn.copy()

@@ -1,122 +1,175 @@
-"""One order under many costs at once: values and peaks of thousands of pipelines of one shape.
+"""Machines that run their operations in a fixed order: earliest starts by longest paths.
 
-`ppopt.schedule.order_levels` times the order, a column per pipeline. The live memory of a device at
-the start of an operation is a sum of costs with whole coefficients: a device runs its operations in
-their order, whatever their times. It is the product of a matrix with the costs of all pipelines.
-
-The costs are those of models in layers: a pair takes as long as its two operations one after the
-other.
+A machine is a device, a link or a queue. `FixedOrder.ends` times one column of durations exactly;
+`ppopt.schedule.order_columns` times many columns at once.
 """
 
 from __future__ import annotations
 
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from functools import cached_property
 from itertools import pairwise
-from typing import NamedTuple
+from typing import Any
 
 import numpy as np
 
-from ppopt.problem.arrays import Floats, Ints
-from ppopt.problem.objective import Objective
-from ppopt.problem.operation import NUM_KINDS, OpKind
-from ppopt.problem.partition_table import CostTable
-from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.traits import ArgumentClass, Trait, handled
-from ppopt.schedule import timing
-from ppopt.schedule.operations import split_codes
-from ppopt.schedule.order_levels import OrderLevels
-from ppopt.schedule.orders import Orders
+from ppopt.errors import DeadlockError
+from ppopt.problem.arrays import Ints
+from ppopt.problem.operation_classes import Constraints
 
-CELLS = 2**18
-"""Approximate number of steps times pipelines that are timed together; caches are small."""
-
-
-class _LinearForms(NamedTuple):
-    """Sums of costs with whole coefficients."""
-
-    rows: Ints
-    """Rows of the costs that have coefficients."""
-    coefficients: Floats
-    """`[form, row]`."""
-
-    def values(self, costs: Floats) -> Floats:
-        """Value of every form, `[form, pipeline]`."""
-        return self.coefficients @ costs[self.rows]
-
-
-HANDLES = handled(ArgumentClass.EQUAL_COMPUTE, (Trait.SLICES, Trait.ROUTES))
-"""Traits of the pipelines whose orders are timed correctly for every partition at once."""
+FREE = -1
+UNREACHED = -(2**60)
+DONE = 0
+"""Replaces an idle time that is no longer needed."""
 
 
 class FixedOrder:
-    """The values and peaks of one order for pipelines of its shape; links are delays.
+    """An order per machine with the precedence between operations, cut into steps.
 
-    It has all operations: those that a pipeline does not have cost nothing, and wait as if its
-    stages were trained.
+    Operations are numbered by their position in the concatenated orders. A step waits for at most
+    one step of another machine and then runs its operations back to back. An operation that waits
+    for several others is preceded by steps without operations. Steps are numbered in the same
+    sequence.
+
+    The idle time of a step is the time that its machine has been idle before its operations: their
+    start minus the work done before. It never decreases along a machine, and step s satisfies
+    idle[s] >= idle[needed[s]] + delay[s].
     """
 
-    def __init__(self, pipeline: Pipeline, orders: Orders) -> None:
-        """Raises InputError if the orders do not list all operations or wait in a circle."""
-        if not pipeline.has_all_operations:
-            pipeline = replace(pipeline.without_model(), frozen=None)
-        net, links = timing.linked_network(pipeline, orders)
-        kind, stage, _, _ = split_codes(pipeline, net.ops)
-        classes, first = kind * pipeline.num_stages + stage, net.first[net.bounds]
-        bounds = pairwise(np.searchsorted(net.positions, first).tolist())
-        self._memory = [
-            _live_memory(classes[low:high], net.positions[low:high] - start, pipeline.num_stages)
-            for (low, high), start in zip(bounds, first.tolist(), strict=False)
-        ]
-        self._levels = OrderLevels(net, links)
-        rows = net.at(np.argsort(self._levels.row))
-        self._classes = rows.kind * pipeline.num_stages + rows.stage
-        """Class of the operation of every row; of a pair, of its F."""
-        paired = np.flatnonzero(np.diff(net.positions) == 0) + 1
-        self._paired = self._levels.row[net.positions[paired]], classes[paired]
-        """Row and class of the second operation of every pair."""
+    def __init__(self, starts: Ints, flow: Constraints) -> None:
+        """`starts` has the first position of every machine, and the end; `flow` is by position."""
+        self.starts = starts
+        self.machine: Ints = numbered(starts)
+        """Machine of every position."""
+        machine, (before, after, lag) = self.machine, flow
+        implied = (machine[before] == machine[after]) & (before < after) & (lag == 0)
+        edges = np.flatnonzero(~implied)
+        edges = edges[np.argsort(after[edges], kind="stable")]
+        heads = np.searchsorted(after[edges], starts[:-1])
+        self.edge: Ints = np.insert(edges, heads, FREE)
+        """Index in `flow` of the constraint that each step waits by; FREE: none."""
+        self.bounds: Ints = np.append(heads + np.arange(len(heads)), len(self.edge))
+        """First step of every machine, and the end."""
+        self.first: Ints = np.append(np.insert(after[edges], heads, starts[:-1]), starts[-1])
+        """First position of every step, and the end."""
+        self.before: Ints = np.append(before, FREE)[self.edge]
+        """Position of the operation that each step waits for; FREE: none."""
+        self.lag: Ints = np.append(lag, 0)[self.edge]
+        """Ticks between the end of that operation and the start of the step."""
+        self._needed = np.where(self.before == FREE, FREE, numbered(self.first)[self.before])
+        """Step of that operation."""
 
-    @property
-    def together(self) -> int:
-        """Number of pipelines that are timed together most efficiently."""
-        return max(4, CELLS // len(self._levels))
+    @cached_property
+    def _host(self) -> list[int]:
+        """Machine of every step."""
+        host: list[int] = numbered(self.bounds).tolist()
+        return host
 
-    def values(self, costs: CostTable, objective: Objective) -> Ints:
-        """The makespan of every pipeline, or its device span with the earliest starts, in ticks."""
-        times = np.zeros((len(self._levels), costs.durations.shape[1]))
-        costs.durations.take(self._classes, axis=0, out=times[self._levels.machines :], mode="clip")
-        rows, classes = self._paired
-        times[rows] += costs.durations[classes]
-        values = self._levels.values(times, costs.links, objective)
-        return np.asarray(values, dtype=np.int64)
+    def named(self, positions: Sequence[int]) -> tuple[Any, ...]:
+        """What errors call the operations at some positions."""
+        return tuple(positions)
 
-    def peaks(self, costs: CostTable) -> Ints:
-        """Peak memory, `[device, pipeline]`, in ticks.
+    def ends(
+        self, duration: Ints, release: Sequence[int] | None = None, lag: Ints | None = None
+    ) -> Ints:
+        """Earliest end of every position in ticks.
 
-        If operations of zero duration run at the same instant it may be less.
+        Machines start at `release` or later (default 0). `lag` replaces that of every step.
+        Demand-driven longest path: a machine runs until it waits for another one, which then runs;
+        linear in operations. Raises DeadlockError, naming the cycle, if the constraints have one.
         """
-        rows = np.concatenate([costs.allocates, costs.retained, costs.pending])
-        peak = np.stack([forms.values(rows).max(axis=0) for forms in self._memory])
-        return np.asarray(costs.static + peak, dtype=np.int64)
+        work, delay = self._amounts(duration, self.lag if lag is None else lag)
+        idle: list[int | None] = [None] * len(self.edge)
+        idle.append(0)  # at FREE
+        released = release or [0] * (len(self.bounds) - 1)
+        programs = zip(self._programs(delay), released, strict=True)
+        self._run([_idle_times(*program, idle) for program in programs], idle)
+        return np.repeat(np.array(idle[:FREE], dtype=np.int64), np.diff(self.first)) + work
+
+    def longest_paths(self, duration: Ints, sources: Ints, steps: Sequence[Ints]) -> list[Ints]:
+        """Longest paths from each source to some steps, as idle times: `[step, source]` for each.
+
+        `sources[machine, source]` is the release of a machine by a source.
+        """
+        _, delay = self._amounts(duration, self.lag)
+        used = np.concatenate([self._needed[self._needed != FREE], *steps])
+        uses = np.bincount(used, minlength=len(self.edge) + 1).tolist()
+        idle: list[Any] = [None] * len(self.edge)
+        idle.append(np.full(sources.shape[1], UNREACHED))  # at FREE
+        programs = zip(self._programs(delay), sources, strict=True)
+        self._run([_idle_rows(*program, idle, uses) for program in programs], idle)
+        return [np.stack([idle[step] for step in each]) for each in steps]
+
+    def _amounts(self, duration: Ints, lag: Ints) -> tuple[Ints, Ints]:
+        """Work of a machine up to each position, that one included, and the delay of every step.
+
+        The delay is the minimum difference between the idle times of a step and of the needed one.
+        """
+        work = np.cumsum(duration)
+        work -= np.append(0, work)[self.starts[:-1]][self.machine]
+        begun = np.append(work - duration, 0)[self.first[:-1]]
+        return work, np.where(self.before == FREE, 0, work[self.before] + lag - begun)
+
+    def _programs(self, delay: Ints) -> Iterator[Iterator[tuple[int, int, int]]]:
+        """Number, needed step and delay of every step, per machine."""
+        for low, high in pairwise(self.bounds.tolist()):
+            columns = (column[low:high].tolist() for column in (self._needed, delay))
+            yield zip(range(low, high), *columns, strict=True)
+
+    def _run(self, machines: Sequence[Iterator[int]], idle: Sequence[object]) -> None:
+        """Run every machine to its end, on demand: it runs when another one needs its step."""
+        host, waiting = self._host, [False] * len(machines)
+        for machine, last in enumerate((self.bounds[1:] - 1).tolist()):
+            running, target = machine, last
+            stack: list[tuple[int, int]] = []
+            while idle[last] is None:
+                needed = next(machines[running], FREE)
+                if idle[target] is None:
+                    waiting[running] = True
+                    stack.append((running, target))
+                    running, target = host[needed], needed
+                    if waiting[running]:
+                        raise DeadlockError(self._cycle([waiter for waiter, _ in stack], idle))
+                elif stack:
+                    running, target = stack.pop()
+                    waiting[running] = False
+
+    def _cycle(self, stack: list[int], idle: Sequence[object]) -> tuple[Any, ...]:
+        """Operations of the cycle closed by the last machine of the stack, first to last."""
+        blocked = [idle.index(None, self.bounds[machine]) for machine in stack]
+        first = stack.index(self._host[self._needed[blocked[-1]]])
+        cycle: list[int] = []
+        for step in reversed(blocked[first:]):
+            cycle += [int(self.before[step]), int(self.first[step])]
+        return self.named([p for i, p in enumerate(cycle) if p != cycle[i - 1]])
 
 
-def _live_memory(classes: Ints, position: Ints, stages: int) -> _LinearForms:
-    """Live memory of a device at the start of an operation, once for each distinct sum.
+def numbered(bounds: Ints) -> Ints:
+    """Which of the intervals between the bounds holds each number."""
+    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
 
-    The operations of the device are in their order; a class is kind x stages + stage. The two of a
-    pair share a position. Rows: memory that operations allocate, by class; then, by stage, live
-    memory of a microbatch from F to its backward; then from B to W.
-    """
-    classes, column = np.unique(classes, return_inverse=True)
-    runs = np.zeros((int(position[-1]) + 1, len(classes)))
-    np.add.at(runs, (position, column), 1)
-    before = np.cumsum(runs, axis=0) - runs
-    kind, stage = np.divmod(classes, stages)
-    hosted, column = np.unique(stage, return_inverse=True)
-    of_stage = column[:, None] == np.arange(len(hosted))
-    split = (kind == OpKind.B).astype(np.int64)
-    retained = (kind == OpKind.F) - split - (kind == OpKind.BW)
-    pending = split - (kind == OpKind.W)
-    live = [before @ (of_stage * change[:, None]) for change in (retained, pending)]
-    first = NUM_KINDS * stages + hosted
-    rows = np.concatenate([classes, first, first + stages])
-    return _LinearForms(rows, np.unique(np.concatenate([runs, *live], axis=1), axis=0))
+
+def _idle_times(
+    program: Iterator[tuple[int, int, int]], so_far: int, idle: list[Any]
+) -> Iterator[int]:
+    """Run the steps of a machine; yields the needed step whenever the machine must wait."""
+    for step, needed, delay in program:
+        while (needed_idle := idle[needed]) is None:
+            yield needed
+        if needed_idle + delay > so_far:  # noqa: PLR1730  max() takes as long as all the rest
+            so_far = needed_idle + delay
+        idle[step] = so_far
+
+
+def _idle_rows(
+    program: Iterator[tuple[int, int, int]], so_far: Ints, idle: list[Any], uses: list[int]
+) -> Iterator[int]:
+    """Like `_idle_times`, for idle times per source; drops each after its last use."""
+    for step, needed, delay in program:
+        while idle[needed] is None:
+            yield needed
+        reached = idle[needed] + delay
+        uses[needed] -= 1
+        if uses[needed] == 0:
+            idle[needed] = DONE
+        idle[step] = so_far = np.maximum(reached, so_far, out=reached)

@@ -13,7 +13,7 @@ from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import refuse_unhandled
-from ppopt.schedule.reordered_timing import HANDLES
+from ppopt.schedule.order_columns import BY_FACTORS
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
 from ppopt.strategies import Options, resolve
@@ -67,7 +67,7 @@ def _in_best_order(
     Raises NotApplicableError if the timing of orders does not apply.
     """
     listed, objective = timed(pipeline, strategy, objective, options), Objective(objective)
-    refuse_unhandled("order: search", listed.pipeline.traits, HANDLES, "give `order: given`")
+    refuse_unhandled("order: search", listed.pipeline.traits, BY_FACTORS, "give `order: given`")
     with scope(inf):
         best = OrderSearch.of_schedule(listed, objective).run(EVALUATIONS)
     reordered = timed(pipeline.reordered(best.order), strategy, objective, options)

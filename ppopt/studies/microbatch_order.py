@@ -30,7 +30,7 @@ from ppopt.problem.sequence_lengths import (
     time_factors,
 )
 from ppopt.problem.traits import Trait, refuse_unhandled
-from ppopt.schedule.reordered_timing import HANDLES, ReorderedTiming
+from ppopt.schedule.order_columns import BY_FACTORS, OrderColumns
 from ppopt.solver.arguments import ROUND_TRIPS
 from ppopt.solver.bounds.microbatch_bounds import Rows, rows_of, times_of_stage
 from ppopt.solver.microbatch_orders.local_search import OrderSearch
@@ -87,11 +87,11 @@ class MicrobatchOrders:
         self._pipeline = replace(
             pipeline, microbatch_times=None, microbatch_memory=None, order=GIVEN_ORDER
         )
-        refuse_unhandled("order: search", self._pipeline.traits, HANDLES, "leave it out")
+        refuse_unhandled("order: search", self._pipeline.traits, BY_FACTORS, "leave it out")
         rule = resolve(strategy)
         if rule.routes > 1:
             advice = f"use another strategy than {rule.name}"
-            refuse_unhandled("order: search", frozenset({Trait.ROUTES}), HANDLES, advice)
+            refuse_unhandled("order: search", frozenset({Trait.ROUTES}), BY_FACTORS, advice)
         self._strategy, self._evaluations = strategy, evaluations
         self._share = read_share(attention_share)
         self._reference = None if reference_tokens is None else read_reference(reference_tokens)
@@ -132,16 +132,16 @@ class _Step:
     """A strategy on a number of equal microbatches."""
 
     pipeline: Pipeline
-    timing: ReorderedTiming
+    timing: OrderColumns
     whole: bool
     """Whether all its backwards are whole."""
 
     @classmethod
     def of(cls, pipeline: Pipeline, strategy: str) -> _Step:
         schedule = evaluate(pipeline, strategy)
-        refuse_unhandled("order: search", schedule.pipeline.traits, HANDLES, "leave it out")
+        refuse_unhandled("order: search", schedule.pipeline.traits, BY_FACTORS, "leave it out")
         whole = OpKind.B not in schedule.kind
-        return cls(schedule.pipeline, ReorderedTiming.of(schedule), whole)
+        return cls(schedule.pipeline, OrderColumns.of_schedule(schedule), whole)
 
     def order(self, factors: Floats, evaluations: int) -> MicrobatchOrder:
         """Order of microbatches with these factors."""

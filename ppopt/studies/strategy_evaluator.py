@@ -1,7 +1,7 @@
 """Evaluates a strategy on many partitions and choices of recompute at once.
 
 The order of most strategies does not depend on times, so one order is timed on hundreds of
-configurations at once (`ppopt.schedule.fixed_order`). If the order depends on times, the order of
+configurations at once (`ppopt.schedule.order_columns`). If the order depends on times, the order of
 the best known configuration approximates the orders of its neighbours; the end of a descent is then
 evaluated with its own order.
 """
@@ -17,8 +17,8 @@ from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.traits import Trait, unhandled
-from ppopt.schedule import fixed_order, timing
-from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.schedule import timing
+from ppopt.schedule.order_columns import BY_COSTS, OrderColumns
 from ppopt.schedule.orders import portable
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
@@ -68,7 +68,7 @@ class StrategyEvaluator:
         span = objective is Objective.DEVICE_SPAN
         self._own_orders = rule.adaptive or Trait.LINKS in base.traits or span
         """Whether orders depend on times."""
-        not_timed = unhandled(base.traits, fixed_order.HANDLES)
+        not_timed = unhandled(base.traits, BY_COSTS)
         pairs = base.overlap is not None and any((order < 0).any() for order in orders)
         frozen = base.model is not None and base.model.layers[0].frozen
         lengthless = space.limits is not None and space.costs.lengthless
@@ -80,7 +80,7 @@ class StrategyEvaluator:
         self.exact = Decisions.ORDER not in base.open_decisions
         """Whether ranks are exact: no other order of the microbatches may have a better rank."""
         self.complete = self.exact and not (space.offloaded or (by_rule and space.leaves_out))
-        self._order = FixedOrder(base, orders)
+        self._order = OrderColumns.of_orders(base, orders)
         """Order by which ranks are estimated."""
         self._best: ConfigurationRank | None = None
         """Rank of the schedule that has this order; None: the order is that of the base."""
@@ -112,7 +112,7 @@ class StrategyEvaluator:
 
     def _estimates(self, keys: Ints) -> Ints:
         table = self._space.table(keys)
-        values = self._order.values(table, self._objective)
+        values = self._order.values_by_costs(table, self._objective)
         return self._ranks_of(keys, values, self._order.peaks(table))
 
     def _own_rank(self, keys: Ints) -> Ints:
@@ -124,7 +124,10 @@ class StrategyEvaluator:
         ranks = self._ranks_of(keys, value, peaks)
         rank = ConfigurationRank(*ranks[0].tolist())
         if self._own_orders and (self._best is None or rank < self._best):
-            self._best, self._order = rank, FixedOrder(self._space.base, portable(schedule))
+            self._best, self._order = (
+                rank,
+                OrderColumns.of_orders(self._space.base, portable(schedule)),
+            )
         return ranks
 
     def _ranks_of(self, keys: Ints, values: Ints, peaks: Ints) -> Ints:

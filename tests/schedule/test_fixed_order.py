@@ -13,8 +13,7 @@ import ppopt
 from ppopt import Layer, Model, NotApplicableError, Objective, Options, Pipeline, evaluate
 from ppopt.problem.partition_table import PartitionTable
 from ppopt.schedule import timing
-from ppopt.schedule.fixed_order import FixedOrder
-from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.strategies import registry
 from tests.tiers import slow
 
@@ -75,10 +74,10 @@ def test_values_and_peaks_are_those_of_every_pipeline(strategy: str, seed: int) 
     several = registry()[strategy].routes == 1 and seed > 0
     base = placed(strategy, rng, 3 if several else 2, device_speed=[1, 2, 3] if several else 1)
     rule, costs = registry()[strategy], PartitionTable(base)
-    order = FixedOrder(base, rule.built(base, Options()))
+    order = OrderColumns.of_orders(base, rule.built(base, Options()))
     counts = partitions(rng, len(base.model), base.num_stages, 4)
     table = costs.table(np.array(counts))
-    values, peaks = order.values(table, Objective.MAKESPAN), order.peaks(table)
+    values, peaks = order.values_by_costs(table, Objective.MAKESPAN), order.peaks(table)
     for index, partition in enumerate(counts):
         schedule = ppopt.evaluate(replace(base, partition=partition), strategy)
         figures = schedule.metrics
@@ -97,10 +96,10 @@ def test_orders_of_strategies_that_do_not_adapt_depend_on_no_costs(strategy: str
 
 def test_the_device_span_is_that_of_earliest_starts() -> None:
     base = placed("1f1b", Random(3), 3)
-    order = FixedOrder(base, registry()["1f1b"].built(base, Options()))
+    order = OrderColumns.of_orders(base, registry()["1f1b"].built(base, Options()))
     counts = partitions(Random(4), len(base.model), 3, 4)
     costs = PartitionTable(base)
-    spans = order.values(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
+    spans = order.values_by_costs(costs.table(np.array(counts)), Objective.DEVICE_SPAN)
     for span, partition in zip(spans.tolist(), counts, strict=True):
         schedule = ppopt.evaluate(replace(base, partition=partition), "1f1b")
         assert span == schedule.metrics.device_span_ticks
@@ -152,7 +151,7 @@ def test_values_are_those_of_every_pipeline_by_itself(name: str) -> None:
     schedule = evaluate(pipeline, strategy)
     orders = [list(range(6)), *(random.sample(range(6), 6) for _ in range(8))]
     step_factors = np.array(factors)[np.array(orders).T]
-    values = ReorderedTiming.of(schedule).values(step_factors, Objective.MAKESPAN)
+    values = OrderColumns.of_schedule(schedule).values_by_factors(step_factors, Objective.MAKESPAN)
     for order, value in zip(orders, values.tolist(), strict=True):
         reordered = schedule.pipeline.reordered(order)
         alone = timing.schedule(reordered, schedule.orders, Objective.MAKESPAN)

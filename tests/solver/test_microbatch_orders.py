@@ -30,8 +30,8 @@ from ppopt import (
 from ppopt.formats.schedule_json import read_schedule
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.schedule.origin import Argument
-from ppopt.schedule.reordered_timing import ReorderedTiming
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, rule_orders
 from ppopt.solver.result import Status
@@ -82,7 +82,7 @@ def test_search_finds_the_best_order_and_proves_it(
 
 def test_local_search_reaches_the_best_order_of_dynapipe() -> None:
     schedule = evaluate(DYNAPIPE, "1f1b")
-    times = ReorderedTiming.of(schedule)
+    times = OrderColumns.of_schedule(schedule)
     factors = np.array([float(factor) for factor in DYNAPIPE.microbatch_times])
     search = OrderSearch(times, factors, Objective.MAKESPAN)
     per_unit = DYNAPIPE.ticks.per_unit

@@ -24,9 +24,9 @@ from ppopt import (
     verify,
 )
 from ppopt.problem.traits import Trait
-from ppopt.schedule.sampled_timing import SampledTiming
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.solver.bounds.proof_scope import DELAYED
-from ppopt.studies.robustness import jitter
+from ppopt.studies.robustness import jitter, random_times
 from tests.cli.cli_run import done
 from tests.clock import SHORT, work_clock
 from tests.factories.streams import Built, _machines, _needs, _parts, append_all
@@ -166,17 +166,17 @@ def test_random_times_over_streams_agree_with_plain_python(seed: int) -> None:
     placed = {"placement": random.choice(("interleaved", "v")), "chunks": 2} if seed % 2 else {}
     pipeline = Pipeline(stages=3, batches=3, p2p=seed % 5 + 1, link_mode="streams", **placed)
     built = append_all(pipeline, random, ("split", "whole", "mixed")[seed % 3])
-    run = SampledTiming.of(built.schedule)
+    run = OrderColumns.of_schedule(built.schedule)
     planned = run.duration[:, None].astype(float)
     assert run.values(planned.copy(), Objective.MAKESPAN) == [built.schedule.metrics.makespan_ticks]
     drawn = planned.copy()
-    computed = run.levels.row[: run.levels.net.computed]
+    computed = run.row[: run.net.computed]
     drawn[computed, 0] = [random.randint(0, 9) for _ in computed]
-    net = run.levels.net
+    net = run.net
     lengths = {
-        built.schedule.pipeline.op(code): drawn[run.levels.row[position], 0]
+        built.schedule.pipeline.op(code): drawn[run.row[position], 0]
         for code, position in zip(net.ops.tolist(), net.positions.tolist(), strict=True)
-        if position < run.levels.net.computed
+        if position < run.net.computed
     }
     carried = {
         ("F" if kind == 0 else "B", stage, microbatch, slice_index): end - start
@@ -193,8 +193,9 @@ def test_operations_have_the_luck_that_they_have_over_delays() -> None:
     pipeline = Pipeline(stages=3, batches=4, p2p=1, link_mode="streams")
     schedule = append_all(pipeline, Random(1), "split").schedule
     over = replace(schedule, pipeline=replace(pipeline, link_mode="delay"))
-    drawn = [SampledTiming.of(timed).draw(0.2, 3, 0, 4) for timed in (schedule, over)]
-    rows = [SampledTiming.of(timed).levels.row for timed in (schedule, over)]
+    orders = [OrderColumns.of_schedule(timed) for timed in (schedule, over)]
+    drawn = [random_times(order, 0.2, 3, 0, 4) for order in orders]
+    rows = [order.row for order in orders]
     assert (drawn[0][rows[0][: len(rows[1])]] == drawn[1][rows[1]]).all()
     assert (jitter(schedule, 0.2, samples=20).values >= jitter(over, 0.2, samples=20).values).all()
     assert np.isfinite(jitter(schedule, 0.2, Objective.DEVICE_SPAN, samples=20).values).all()

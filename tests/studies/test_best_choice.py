@@ -15,7 +15,7 @@ import pytest
 import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
-from ppopt.schedule.fixed_order import FixedOrder
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.strategies import registry
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
@@ -181,7 +181,7 @@ def test_what_ctrl_c_cuts_is_not_said_to_be_proved(
 
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED", max_evaluated)
     monkeypatch.setattr(strategy_search, "PATIENCE", 5)
-    monkeypatch.setattr(FixedOrder, "together", 2)
+    monkeypatch.setattr(OrderColumns, "together", 2)
     monkeypatch.setattr(evaluator, "_estimates", interrupted)
     pipe = drawn(3, 8).pipeline(devices=3, batches=4, partition="search", mem_limit=24)
     every = [ppopt.evaluate(candidate, "1f1b") for candidate in every_partition(pipe, 3)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from ppopt import Comparison, Objective, Op, OpKind, Pipeline, Schedule, compare, evaluate, solve
 from ppopt.errors import InputError
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.schedule.orders import codes
-from ppopt.schedule.sampled_timing import SampledTiming
 from ppopt.studies import robustness
 from ppopt.studies.robustness import Jitter, jitter
 from tests.factories.schedules import _predecessors, lag_of, schedules
@@ -27,7 +27,7 @@ def test_times_as_planned_give_the_schedule(name: str) -> None:
     for objective in (MAKESPAN, SPAN):
         pipe = Pipeline(stages=3, batches=9, p2p=1, forward=[2, 3, 1])
         schedule = evaluate(pipe, name, objective)
-        run = SampledTiming.of(schedule)
+        run = OrderColumns.of_schedule(schedule)
         planned = run.duration[:, None].astype(float)
         assert run.values(planned, objective) == [schedule.metrics.value_ticks(objective)]
 
@@ -45,7 +45,7 @@ def test_work_around_the_microbatches_counts(name: str, work: dict[str, Any]) ->
     for objective in (MAKESPAN, SPAN):
         for links in ({}, {"p2p": 1, "link_mode": "streams"}):
             schedule = evaluate(Pipeline(stages=3, batches=9, **work, **links), name, objective)
-            run = SampledTiming.of(schedule)
+            run = OrderColumns.of_schedule(schedule)
             planned = run.duration[:, None].astype(float)
             assert run.values(planned, objective) == [schedule.metrics.value_ticks(objective)]
 
@@ -88,14 +88,14 @@ def _size(row: list[int]) -> int:
 @settings(max_examples=60, deadline=None)
 @given(schedules(), st.integers(0, 2**32))
 def test_any_times_agree_with_plain_python(schedule: Schedule, seed: int) -> None:
-    run, random = SampledTiming.of(schedule), Random(seed)
+    run, random = OrderColumns.of_schedule(schedule), Random(seed)
     drawn = np.array([[random.randint(0, 9) for _ in range(3)] for _ in run.duration], float)
-    drawn[: run.levels.machines] = run.duration[: run.levels.machines, None]
+    drawn[: run.machines] = run.duration[: run.machines, None]
     values = run.values(drawn.copy(), MAKESPAN)
     for sample in range(3):
-        net = run.levels.net
+        net = run.net
         duration = {
-            schedule.pipeline.op(code): drawn[run.levels.row[position], sample]
+            schedule.pipeline.op(code): drawn[run.row[position], sample]
             for code, position in zip(net.ops.tolist(), net.positions.tolist(), strict=True)
         }
         assert values[sample] == max(slowly(schedule, duration, schedule.metrics.first_ticks))
@@ -135,8 +135,8 @@ def test_an_operation_has_its_factors_whatever_the_order() -> None:
     pipe = Pipeline(stages=3, batches=6)
     times = []
     for name in ("zb-h1", "zb-h2"):
-        run = SampledTiming.of(evaluate(pipe, name))
-        times.append(run.draw(0.1, 0, 0, 5)[run.levels.row[np.argsort(run.levels.net.ops)]])
+        run = OrderColumns.of_schedule(evaluate(pipe, name))
+        times.append(robustness.random_times(run, 0.1, 0, 0, 5)[run.row[np.argsort(run.net.ops)]])
     assert (times[0] == times[1]).all()
 
 
@@ -190,13 +190,13 @@ def test_deviations_out_of_range_are_refused(deviation: float) -> None:
 def test_a_level_runs_nearly_all_devices(name: str) -> None:
     """What makes it fast: few more levels than the busiest device has operations, and each row
     after those it waits for."""
-    run = SampledTiming.of(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
-    longest = int(np.bincount(run.levels.net.device).max())
-    assert longest <= len(run.levels.levels) <= 1.1 * longest + 2 * 8
-    rows = [row for level in run.levels.levels for row in range(level.rows.start, level.rows.stop)]
-    assert rows == list(range(run.levels.machines, len(run.duration)))
-    assert sorted(run.levels.row.tolist()) == rows
-    for level in run.levels.levels:
+    run = OrderColumns.of_schedule(evaluate(Pipeline(stages=8, batches=64, p2p=1), name))
+    longest = int(np.bincount(run.net.machine).max())
+    assert longest <= len(run.levels) <= 1.1 * longest + 2 * 8
+    rows = [row for level in run.levels for row in range(level.rows.start, level.rows.stop)]
+    assert rows == list(range(run.machines, len(run.duration)))
+    assert sorted(run.row.tolist()) == rows
+    for level in run.levels:
         before = np.arange(len(run.duration))[level.before]
         for needed in (before, *(wait.source for wait in level.waits)):
             assert needed.max() < level.rows.start
@@ -211,7 +211,7 @@ def test_moves_of_a_schedule_keep_its_times_where_nothing_is_random(limit: int |
     )  # fmt: skip
     schedule = solve(pipeline, workers=1).schedule
     assert schedule is not None
-    timing = SampledTiming.of(schedule)
+    timing = OrderColumns.of_schedule(schedule)
     times = timing.duration[:, None].astype(float)
     assert timing.values(times, Objective.MAKESPAN).tolist() == [schedule.metrics.makespan_ticks]
 

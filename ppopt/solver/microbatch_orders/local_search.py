@@ -14,7 +14,7 @@ import numpy as np
 from ppopt.cancellation import over
 from ppopt.problem.arrays import Floats, Ints
 from ppopt.problem.objective import Objective
-from ppopt.schedule.reordered_timing import ReorderedTiming
+from ppopt.schedule.order_columns import OrderColumns
 from ppopt.schedule.schedule import Schedule
 
 TOGETHER = 64
@@ -64,7 +64,7 @@ class OrderSearch:
 
     def __init__(
         self,
-        timing: ReorderedTiming,
+        timing: OrderColumns,
         factors: Floats,
         objective: Objective,
     ) -> None:
@@ -82,7 +82,7 @@ class OrderSearch:
     def of_schedule(cls, schedule: Schedule, objective: Objective) -> OrderSearch:
         """Search from the order of the operations, and the factors, of a schedule."""
         factors = np.array([float(times) for times, _ in schedule.pipeline.factors])
-        return cls(ReorderedTiming.of(schedule), factors, objective)
+        return cls(OrderColumns.of_schedule(schedule), factors, objective)
 
     def run(self, evaluations: int, bound: float = 0) -> ValuedOrder:
         """Search until `evaluations` more orders are timed, or an order reaches the bound."""
@@ -154,7 +154,7 @@ class OrderSearch:
 
     def _timed(self, orders: Ints) -> list[ValuedOrder]:
         self.evaluated += len(orders)
-        values = self._timing.values(self._factors[orders.T], self._objective).tolist()
+        values = self._timing.values_by_factors(self._factors[orders.T], self._objective).tolist()
         return [
             ValuedOrder(value, tuple(order))
             for value, order in zip(values, orders.tolist(), strict=True)
