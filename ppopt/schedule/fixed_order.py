@@ -21,6 +21,8 @@ FREE = -1
 UNREACHED = -(2**60)
 DONE = 0
 """Replaces an idle time that is no longer needed."""
+Cycle = tuple[int, ...]
+"""Positions of operations that wait for each other in a circle."""
 
 
 class FixedOrder:
@@ -43,21 +45,21 @@ class FixedOrder:
         """Machine of every position."""
         machine, (before, after, lag) = self.machine, flow
         implied = (machine[before] == machine[after]) & (before < after) & (lag == 0)
-        edges = np.flatnonzero(~implied)
-        edges = edges[np.argsort(after[edges], kind="stable")]
-        heads = np.searchsorted(after[edges], starts[:-1])
-        self.edge: Ints = np.insert(edges, heads, FREE)
+        edges, heads = np.flatnonzero(~implied), len(starts) - 1
+        first = np.concatenate([starts[:-1], after[edges]])
+        steps = np.argsort(first, kind="stable")
+        self.edge: Ints = np.concatenate([np.full(heads, FREE), edges])[steps]
         """Index in `flow` of the constraint that each step waits by; FREE: none."""
-        self.bounds: Ints = np.append(heads + np.arange(len(heads)), len(self.edge))
+        self.bounds: Ints = np.append(np.flatnonzero(steps < heads), len(steps))
         """First step of every machine, and the end."""
-        self.first: Ints = np.append(np.insert(after[edges], heads, starts[:-1]), starts[-1])
+        self.first: Ints = np.append(first[steps], starts[-1])
         """First position of every step, and the end."""
         self.before: Ints = np.append(before, FREE)[self.edge]
         """Position of the operation that each step waits for; FREE: none."""
         self.lag: Ints = np.append(lag, 0)[self.edge]
         """Ticks between the end of that operation and the start of the step."""
-        self._needed = np.where(self.before == FREE, FREE, numbered(self.first)[self.before])
-        """Step of that operation."""
+        self._needed = np.searchsorted(self.first, self.before, side="right") - 1
+        """Step of that operation; FREE: none."""
 
     @cached_property
     def _host(self) -> list[int]:
@@ -74,17 +76,32 @@ class FixedOrder:
     ) -> Ints:
         """Earliest end of every position in ticks.
 
-        Machines start at `release` or later (default 0). `lag` replaces that of every step.
+        Machines start at `release` or later (default 0). `lag` replaces that of every step. Raises
+        DeadlockError, naming the cycle, if the constraints have one.
+        """
+        ends = self.ends_or_cycle(duration, release, lag)
+        if isinstance(ends, tuple):
+            raise DeadlockError(self.named(ends))
+        return ends
+
+    def ends_or_cycle(
+        self, duration: Ints, release: Sequence[int] | None = None, lag: Ints | None = None
+    ) -> Ints | Cycle:
+        """The ends, as `ends` has them, or a cycle of the constraints.
+
         Demand-driven longest path: a machine runs until it waits for another one, which then runs;
-        linear in operations. Raises DeadlockError, naming the cycle, if the constraints have one.
+        linear in operations.
         """
         work, delay = self._amounts(duration, self.lag if lag is None else lag)
         idle: list[int | None] = [None] * len(self.edge)
         idle.append(0)  # at FREE
         released = release or [0] * (len(self.bounds) - 1)
         programs = zip(self._programs(delay), released, strict=True)
-        self._run([_idle_times(*program, idle) for program in programs], idle)
-        return np.repeat(np.array(idle[:FREE], dtype=np.int64), np.diff(self.first)) + work
+        cycle = self._run([_idle_times(*program, idle) for program in programs], idle)
+        if cycle:
+            return cycle
+        sizes = self.first[1:] - self.first[:-1]
+        return np.repeat(np.array(idle[:FREE], dtype=np.int64), sizes) + work
 
     def longest_paths(self, duration: Ints, sources: Ints, steps: Sequence[Ints]) -> list[Ints]:
         """Longest paths from each source to some steps, as idle times: `[step, source]` for each.
@@ -116,8 +133,11 @@ class FixedOrder:
             columns = (column[low:high].tolist() for column in (self._needed, delay))
             yield zip(range(low, high), *columns, strict=True)
 
-    def _run(self, machines: Sequence[Iterator[int]], idle: Sequence[object]) -> None:
-        """Run every machine to its end, on demand: it runs when another one needs its step."""
+    def _run(self, machines: Sequence[Iterator[int]], idle: Sequence[object]) -> Cycle:
+        """Run every machine to its end, on demand: it runs when another one needs its step.
+
+        Returns a cycle that stops them; empty if there is none.
+        """
         host, waiting = self._host, [False] * len(machines)
         for machine, last in enumerate((self.bounds[1:] - 1).tolist()):
             running, target = machine, last
@@ -129,24 +149,25 @@ class FixedOrder:
                     stack.append((running, target))
                     running, target = host[needed], needed
                     if waiting[running]:
-                        raise DeadlockError(self._cycle([waiter for waiter, _ in stack], idle))
+                        return self._cycle([waiter for waiter, _ in stack], idle)
                 elif stack:
                     running, target = stack.pop()
                     waiting[running] = False
+        return ()
 
-    def _cycle(self, stack: list[int], idle: Sequence[object]) -> tuple[Any, ...]:
+    def _cycle(self, stack: list[int], idle: Sequence[object]) -> Cycle:
         """Operations of the cycle closed by the last machine of the stack, first to last."""
         blocked = [idle.index(None, self.bounds[machine]) for machine in stack]
         first = stack.index(self._host[self._needed[blocked[-1]]])
         cycle: list[int] = []
         for step in reversed(blocked[first:]):
             cycle += [int(self.before[step]), int(self.first[step])]
-        return self.named([p for i, p in enumerate(cycle) if p != cycle[i - 1]])
+        return tuple(p for i, p in enumerate(cycle) if p != cycle[i - 1])
 
 
 def numbered(bounds: Ints) -> Ints:
     """Which of the intervals between the bounds holds each number."""
-    return np.repeat(np.arange(len(bounds) - 1), np.diff(bounds))
+    return np.repeat(np.arange(len(bounds) - 1), bounds[1:] - bounds[:-1])
 
 
 def _idle_times(

@@ -104,7 +104,7 @@ class IteratedLocalSearch(Method):
         """Ends of the operations, some shifted at random: the keys of the backward pass."""
         network, params = self._pool.network, self._params
         rng, begins = self._rng, np.array(start, dtype=np.int64)
-        times: Ints = np.array(network.time, dtype=np.int64)
+        times = network.times
         strength = times.mean() * rng.choice(params.strengths)
         length = rng.choice(params.stretches) * value
         earliest = rng.random() * (value + length) - length

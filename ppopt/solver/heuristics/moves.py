@@ -28,7 +28,7 @@ class State(NamedTuple):
     @classmethod
     def of(cls, network: OperationNetwork, sequences: Sequences) -> State | None:
         """Create the state of these orders; None if their precedence has a cycle."""
-        start = network.earliest(sequences)
+        start = network.earliest([*sequences, *network.absent_rows])
         return None if start is None else cls(network, sequences, start)
 
     @classmethod

@@ -19,7 +19,7 @@ from bisect import bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from functools import cached_property
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from operator import add
 from typing import NamedTuple
 
@@ -29,11 +29,12 @@ from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation_classes import Allocation
+from ppopt.problem.operation_classes import Allocation, Constraints
 from ppopt.problem.problem import Problem
+from ppopt.schedule.fixed_order import FREE, FixedOrder
 from ppopt.schedule.generation import NEVER
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.heuristics.operation_table import Links, OperationTable
+from ppopt.solver.heuristics.operation_table import Links, OperationTable, links_of
 
 Sequences = list[list[int]]
 """Operations of every resource, in order."""
@@ -74,8 +75,10 @@ class OperationNetwork:
         self.instance = self.table.instance
         self.size, self.choices = self.table.size, self.table.choices
         self.modes: Ints = np.zeros(self.choices, dtype=np.int64) if modes is None else modes
-        self.kind, time, self._allocates, self._frees = self.table.columns(self.modes)
-        self.time: list[int] = time.tolist()
+        self.kind, times, self._allocates, self._frees = self.table.columns(self.modes)
+        self.times: Ints = times
+        """Duration of every operation, in ticks."""
+        self.time: list[int] = times.tolist()
 
     @classmethod
     def of(cls, problem: Problem, schedule: Schedule) -> OperationNetwork:
@@ -98,10 +101,9 @@ class OperationNetwork:
     def precedence(self) -> Precedence:
         """Precedence in every schedule whose microbatches are in order."""
         before, after, lag = self.table.precedence
-        time = np.array(self.time, dtype=np.int64)
         return Precedence(
-            _links(self.size, after, before, time[before] + lag),
-            _links(self.size, before, after, time[after] + lag),
+            links_of(self.size, after, before, self.times[before] + lag),
+            links_of(self.size, before, after, self.times[after] + lag),
         )
 
     @property
@@ -141,8 +143,7 @@ class OperationNetwork:
     def successors(self) -> Links:
         """Per operation: (successor, minimum distance of the starts in ticks)."""
         before, after, lag = self.table.precedence
-        time = np.array(self.time, dtype=np.int64)
-        return _links(self.size, before, after, time[before] + lag)
+        return links_of(self.size, before, after, self.times[before] + lag)
 
     def open_choices(self, inside: Sequence[int]) -> dict[int, int]:
         """Mode choices of some operations, if all operations of the choice are among them.
@@ -195,13 +196,13 @@ class OperationNetwork:
             operations[self._allocates[operations] > 0],
             operations[self._frees[operations] > 0],
         )
-        ends = start + np.array(self.time, dtype=np.int64)
+        ends = start + self.times
         allocations = allocations[np.lexsort((ends[allocations], start[allocations]))]
         frees = frees[np.lexsort((start[frees], ends[frees]))]
         freed = np.concatenate([[0], np.cumsum(self._frees[frees])])
         needed = np.searchsorted(freed, np.cumsum(self._allocates[allocations]) - headroom)
-        for chain in (allocations.tolist(), frees.tolist()):
-            for first, second in pairwise(chain):
+        for events in (allocations.tolist(), frees.tolist()):
+            for first, second in pairwise(events):
                 self._link(links, first, second, 0)
         for allocation, count in zip(allocations.tolist(), needed.tolist(), strict=True):
             if count > 0:
@@ -211,7 +212,7 @@ class OperationNetwork:
     def _work(self) -> Ints:
         """Work of every resource, in ticks."""
         work = np.zeros(len(self.instance.resources), dtype=np.int64)
-        np.add.at(work, self.table.resource, np.array(self.time, dtype=np.int64))
+        np.add.at(work, self.table.resource, self.times)
         return work
 
     @cached_property
@@ -340,7 +341,7 @@ class OperationNetwork:
 
     def value(self, start: list[int]) -> int:
         """Makespan or largest device span of these starts, in ticks."""
-        ends = np.array(start, dtype=np.int64) + np.array(self.time, dtype=np.int64)
+        ends = np.array(start, dtype=np.int64) + self.times
         if self.problem.objective is Objective.MAKESPAN:
             return int(ends.max())
         first, last = self._spans(start, ends)
@@ -359,40 +360,41 @@ class OperationNetwork:
         """Operations of every resource in the order of their starts."""
         begin = np.array(start, dtype=np.int64)
         ops = np.array(self.present, dtype=np.int64)
-        order = self.table.in_order(ops, begin, begin + np.array(self.time, dtype=np.int64))
+        order = self.table.in_order(ops, begin, begin + self.times)
         return self.by_resource(order.tolist())
 
     def earliest(self, sequences: Sequences) -> list[int] | None:
         """Earliest starts of all operations in these orders; None if they are cyclic.
 
-        Memory and the order of microbatches are ignored.
+        Memory and the order of microbatches are ignored. Operations that are in no order start at
+        0, and no operation waits for them.
         """
-        after, time = self.table.after, self.time
-        missing = list(self.table.waits)
-        following = [-1] * self.size
-        for sequence in sequences:
-            for op, successor in pairwise(sequence):
-                following[op] = successor
-                missing[successor] += 1
-        start = [0] * self.size
-        ready = [op for op in range(self.size) if not missing[op]]
-        num_waiting = self.size
-        while ready:
-            op = ready.pop()
-            num_waiting -= 1
-            end, then = start[op] + time[op], following[op]
-            if then >= 0:
-                if start[then] < end:  # noqa: PLR1730  max() takes as long as all the rest
-                    start[then] = end
-                missing[then] -= 1
-                if not missing[then]:
-                    ready.append(then)
-            for successor, lag in after[op]:
-                start[successor] = max(start[successor], end + lag)
-                missing[successor] -= 1
-                if not missing[successor]:
-                    ready.append(successor)
-        return None if num_waiting else start
+        ops = np.fromiter(chain.from_iterable(sequences), dtype=np.int64)
+        position = np.full(self.size, FREE)
+        position[ops] = np.arange(len(ops))
+        before, after, lag = self.table.flow
+        before, after = position[before], position[after]
+        listed = (before != FREE) & (after != FREE)
+        flow = Constraints(before[listed], after[listed], lag[listed])
+        order, times = FixedOrder(np.cumsum([0, *map(len, sequences)]), flow), self.times[ops]
+        ends = order.ends_or_cycle(times)
+        if isinstance(ends, tuple):
+            return None
+        start = np.zeros(self.size, dtype=np.int64)
+        start[ops] = ends - times
+        starts: list[int] = start.tolist()
+        return starts
+
+    @cached_property
+    def absent_rows(self) -> Sequences:
+        """Operations that are absent in these modes, of every class in the order of microbatches.
+
+        In orders that leave them out, these rows keep what waits for them in its place.
+        """
+        rows: dict[int, list[int]] = {}
+        for op in self.absent:
+            rows.setdefault(int(self.table.class_ids[op]), []).append(op)
+        return [*rows.values()]
 
     def fits(self, start: list[int], resource: int) -> bool:
         """Whether these starts meet the limits of the devices whose memory a resource uses.
@@ -446,15 +448,7 @@ class OperationNetwork:
         """Schedule of these starts, the earliest at 0."""
         begin = np.array(start, dtype=np.int64)
         begin -= begin.min()
-        return self.table.schedule(self.kind, begin, begin + np.array(self.time, dtype=np.int64))
-
-
-def _links(size: int, ops: Ints, related: Ints, apart: Ints) -> Links:
-    """Per operation: (related operation, ticks between the two)."""
-    links: Links = [[] for _ in range(size)]
-    for op, neighbour, ticks in zip(ops.tolist(), related.tolist(), apart.tolist(), strict=True):
-        links[op].append((neighbour, ticks))
-    return links
+        return self.table.schedule(self.kind, begin, begin + self.times)
 
 
 def _topological_order(keys: list[int] | list[float], before: Links, after: Links) -> list[int]:

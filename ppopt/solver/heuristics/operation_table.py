@@ -34,6 +34,14 @@ ABSENT_ROW = (ABSENT, 0, 0, 0)
 NO_PAIRS: Ints = np.empty((0, 2), dtype=np.int64)
 
 
+def links_of(size: int, ops: Ints, related: Ints, ticks: Ints) -> Links:
+    """Per operation: (related operation, ticks between the two)."""
+    links: Links = [[] for _ in range(size)]
+    for op, neighbour, apart in zip(ops.tolist(), related.tolist(), ticks.tolist(), strict=True):
+        links[op].append((neighbour, apart))
+    return links
+
+
 class OperationTable:
     """Columns of the operations, their modes and their data flow."""
 
@@ -212,36 +220,24 @@ class OperationTable:
         return holdings
 
     @cached_property
-    def after(self) -> Links:
-        """Per operation: (successor by data flow, lag).
+    def flow(self) -> Constraints:
+        """Data flow between operations, the F of a pair for both.
 
-        If microbatches differ, also the next operation of its class, because their order is fixed.
+        If microbatches differ, also the order of each class, because it is fixed.
         """
-        return self._flow(0)
-
-    @cached_property
-    def before(self) -> Links:
-        """Per operation: (predecessor by data flow, lag)."""
-        return self._flow(1)
-
-    @cached_property
-    def waits(self) -> list[int]:
-        """Per operation: number of predecessors."""
-        return [len(links) for links in self.before]
-
-    def _flow(self, end: int) -> Links:
         instance = self.instance
         flows = [
             instance.operation_flow,
             *([] if instance.has_uniform_classes else [instance.microbatch_order]),
         ]
-        flow = Constraints(*map(np.concatenate, zip(*flows, strict=True)))
-        ends = [self.node[np.searchsorted(self.codes, codes)] for codes in flow[:2]]
-        links: Links = [[] for _ in range(self.size)]
-        rows = (ends[end], ends[1 - end], flow.lag)
-        for operation, neighbour, lag in zip(*(row.tolist() for row in rows), strict=True):
-            links[operation].append((neighbour, lag))
-        return links
+        *ends, lag = map(np.concatenate, zip(*flows, strict=True))
+        before, after = (self.node[np.searchsorted(self.codes, codes)] for codes in ends)
+        return Constraints(before, after, lag)
+
+    @cached_property
+    def before(self) -> Links:
+        """Per operation: (predecessor by data flow, lag)."""
+        return links_of(self.size, self.flow.after, self.flow.before, self.flow.lag)
 
     def in_order(self, ops: Ints, start: Ints, end: Ints) -> Ints:
         """Operations by start; simultaneous operations of duration 0 by data flow."""

@@ -109,9 +109,7 @@ class SemiActiveSchedule:
         -1 precedes the first operation of a path; the number of operations follows the last.
         """
         network = self.network
-        start, time, tails = (
-            np.array(row, dtype=np.int64) for row in (self.start, network.time, [*self.tails, 0])
-        )
+        start, tails = (np.array(row, dtype=np.int64) for row in (self.start, [*self.tails, 0]))
         ops = np.array(self.order, dtype=np.int64)
         by_resource = ops[np.argsort(network.table.resource[ops], kind="stable")]
         resource = network.table.resource[by_resource]
@@ -123,7 +121,7 @@ class SemiActiveSchedule:
         flow = network.table.precedence
         first = np.concatenate([flow.before, before, ops])
         second = np.concatenate([flow.after, after, ends])
-        apart = time[first]
+        apart = network.times[first]
         apart[: len(flow.lag)] += flow.lag
         tight = start[first] + apart + tails[second] == self.value
         begins = ops[(start[ops] == 0) & (tails[ops] == self.value)]
