@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -47,9 +46,9 @@ MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
 _SHARED = (
     *(field.name for field in dataclasses.fields(PipelineFields)),
-    *("hosts", "hosted", "num_stages", "num_devices", "num_chunks"),
+    *("hosts", "hosted", "num_stages", "num_devices", "num_chunks", "counts"),
 )
-"""Fields, and what follows from them and is the same for every partition."""
+"""Fields, and what follows from the placement and the partition."""
 
 
 @accepts_every_name
@@ -433,28 +432,29 @@ class Pipeline(PipelineFields):
         table, chosen = self.partitions, self.model if model is None else model
         if chosen is not self.model:
             table = table.having(chosen)
-        known = vars(self)
-        row: Pipeline = object.__new__(type(self))
-        vars(row).update({field: known[field] for field in _SHARED if field in known})
-        set_fields(row, model=chosen, partition=tuple(counts), counts=tuple(counts))
-        set_fields(row, partitions=table, **table.delays_of(counts))
+        own = dict.fromkeys(("partition", "counts"), tuple(counts)) | table.delays_of(counts)
+        row = self.having(model=chosen, partitions=table, mem_limit=self.limits, **own)
         if self.overlap is not None:
             first = self.first_backward
             set_fields(row, **cost_fields.of_layers(chosen, row.counts, first))
-        set_fields(row, mem_limit=self.limits)
         _ = row.ticks
         return row
+
+    def having(self, **fields: Any) -> Pipeline:
+        """The pipeline with other values of some fields, in the form in which pipelines have them.
+
+        Nothing is read or checked. Placement and partition stay.
+        """
+        known = vars(self)
+        copied: Pipeline = object.__new__(type(self))
+        shared = {field: known[field] for field in _SHARED if field in known}
+        set_fields(copied, **shared | fields)
+        return copied
 
     @cached_property
     def unlimited(self) -> Pipeline:
         """The same pipeline without memory limits."""
-        if self.mem_limit is None:
-            return self
-        unlimited = copy(self)
-        for field in ("limits", "ticks", "_instances"):
-            vars(unlimited).pop(field, None)
-        set_fields(unlimited, mem_limit=None)
-        return unlimited
+        return self if self.mem_limit is None else self.having(mem_limit=None)
 
     def route(self, microbatch: Any) -> Any:
         """Route of a microbatch: route 0 for the first half, route 1 for the second half.

@@ -51,7 +51,7 @@ class Problem:
 
     def of_batches(self, batches: int) -> Problem:
         """The problem with another number of microbatches, which are equal."""
-        return replace(self, pipeline=replace(self.pipeline, batches=batches))
+        return replace(self, pipeline=self.pipeline.having(batches=batches))
 
     @cached_property
     def traits(self) -> Traits:

@@ -25,7 +25,7 @@ from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.repair import repaired_orders
+from ppopt.solver.heuristics.repair import converted
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
 
@@ -124,7 +124,8 @@ def _submit(incumbent: Incumbent, view: Incumbent, hint: Hint) -> None:
         view.submit_orders(schedule.orders)
     else:
         for restriction in incumbent.problem.restrictions:
-            view.submit_orders(repaired_orders(schedule, restriction))
+            repaired = converted(schedule, restriction)
+            view.submit_orders(None if repaired is None else repaired.orders)
 
 
 def _check(pipeline: Pipeline, schedule: Schedule) -> None:

@@ -6,8 +6,6 @@ import nothing above `ppopt.problem.instance`.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.compute import add_compute
 from ppopt.problem.features.draft import InstanceDraft
@@ -41,4 +39,4 @@ def compute_alone(pipeline: Pipeline) -> Pipeline:
 
 def as_delays(pipeline: Pipeline) -> Pipeline:
     """The same pipeline with links that are delays."""
-    return replace(pipeline, link_mode=LinkMode.DELAY) if pipeline.has_links else pipeline
+    return pipeline.having(link_mode=LinkMode.DELAY) if pipeline.has_links else pipeline

@@ -20,7 +20,7 @@ from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.traits import ArgumentClass, Trait, handled
+from ppopt.problem.traits import ArgumentClass, Trait, handled, unhandled
 from ppopt.schedule import list_scheduling, timing
 from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
@@ -189,7 +189,8 @@ def usual_orders(problem: Problem) -> Orders | None:
 def limited_orders(problem: Problem) -> Orders | None:
     """Orders of 1F1B within the memory limits; None if 1F1B does not apply."""
     pipeline = problem.pipeline
-    if pipeline.resolved_placement != "linear" or usual_orders(problem) is None:
+    applies = not unhandled(pipeline.traits, resolve("1f1b").handles)
+    if pipeline.resolved_placement != "linear" or not applies:
         return None
     activations = RouteTimes(problem.instance).max_until_b
     fitting = [pipeline.num_stages if limit is None else max(limit, 1) for limit in activations]

@@ -55,15 +55,18 @@ def repair(schedule: Schedule, instance: Instance) -> Orders | None:
     return _Repair(schedule, instance).result()
 
 
-def repaired_orders(schedule: Schedule, problem: Problem) -> Orders | None:
-    """Orders of a problem of one kind of backward that follow a schedule of its pipeline.
+def converted(schedule: Schedule, problem: Problem) -> Schedule | None:
+    """A schedule of a problem of one kind of backward that follows one of its pipeline.
 
     Backwards are converted; see `repair` on memory limits and None.
     """
-    pipeline = problem.pipeline
+    pipeline, objective = problem.pipeline, problem.objective
     orders = convert_backwards(pipeline, schedule.orders, problem.backward_kind)
-    timed = timing.schedule(pipeline, orders, problem.objective)
-    return orders if timed.fits_limits else repair(timed, problem.instance)
+    timed = timing.schedule(pipeline, orders, objective)
+    if timed.fits_limits:
+        return timed
+    repaired = repair(timed, problem.instance)
+    return None if repaired is None else timing.schedule(pipeline, repaired, objective)
 
 
 class _Repair:

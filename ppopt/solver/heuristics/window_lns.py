@@ -20,11 +20,10 @@ from random import Random
 
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled
-from ppopt.schedule import timing
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.pool import Pool, Starts, ValuedStarts
-from ppopt.solver.heuristics.repair import repaired_orders
+from ppopt.solver.heuristics.repair import converted
 from ppopt.solver.heuristics.window import (
     NO_BETTER_ORDER,
     SemiActiveSchedule,
@@ -101,12 +100,11 @@ class WindowLNS:
         """The best schedule with all backwards whole; None: it cannot be repaired."""
         if incumbent.best is None:
             return None
-        whole = incumbent.problem.restrictions[-1]
-        orders = repaired_orders(incumbent.best, whole)
-        if orders is None:
+        whole = converted(incumbent.best, incumbent.problem.restrictions[-1])
+        if whole is None:
             return None
         network = self._pool.network
-        start = network.starts(timing.schedule(whole.pipeline, orders, whole.objective))
+        start = network.starts(whole)
         return network.value(start), start
 
     def _improve(self, alternative: Starts, incumbent: Incumbent, budget: Budget) -> None:

@@ -62,7 +62,7 @@ class PlacementSpace:
                 "name a placement"
             )
         self._problem = problem
-        self._base = replace(pipeline, mem_limit=pipeline.limits).placed(pipeline.hosts[0])
+        self._base = pipeline.having(mem_limit=pipeline.limits).placed(pipeline.hosts[0])
         self.num_stages, self.num_devices = pipeline.num_stages, pipeline.num_devices
         balanced = pipeline.partition == partition.BALANCED and len(set(pipeline.device_speed)) > 1
         self.repartition_per_placement = balanced or Decisions.PARTITION in pipeline.open_decisions
