@@ -24,12 +24,17 @@ COSTS = {"costs", "factors", "limits", "links", "ticks", "costs_at", "with_stage
 READ = ({field.name for field in fields(Pipeline)} | COSTS) - LAYOUT
 
 
-def modules() -> Iterator[tuple[str, ast.Module]]:
-    """Modules of the search below the open decisions, by their path in `solver/`."""
+def all_modules() -> Iterator[tuple[str, ast.Module]]:
+    """All modules of the search, by their path in `solver/`."""
     for path in sorted(SOLVER.rglob("*.py")):
-        name = path.relative_to(SOLVER).as_posix()
+        yield path.relative_to(SOLVER).as_posix(), ast.parse(path.read_text(encoding="utf-8"))
+
+
+def modules() -> Iterator[tuple[str, ast.Module]]:
+    """Those below the open decisions."""
+    for name, module in all_modules():
         if name.split("/")[0] not in DECISIONS and name != SCHEDULES_OF_DECISIONS:
-            yield name, ast.parse(path.read_text(encoding="utf-8"))
+            yield name, module
 
 
 def _name(node: ast.expr) -> str:
@@ -52,6 +57,17 @@ def copies(module: ast.Module) -> int:
     return sum(map(_copies, ast.walk(module)))
 
 
+def readings(module: ast.Module) -> int:
+    """Number of calls of `replace` on a pipeline, which read it again, but those of its layout."""
+    calls = (node for node in ast.walk(module) if isinstance(node, ast.Call))
+    copied = (call for call in calls if _name(call.func) == "replace" and call.args)
+    return sum(
+        _name(call.args[0]) in ("pipeline", "base")
+        and not {keyword.arg for keyword in call.keywords} <= LAYOUT
+        for call in copied
+    )
+
+
 def reads(module: ast.Module) -> set[str]:
     """Costs and settings of pipelines that a module reads."""
     read = (node for node in ast.walk(module) if isinstance(node, ast.Attribute))
@@ -63,6 +79,12 @@ def test_no_pipeline_is_copied() -> None:
     assert {name: count for name, module in modules() if (count := copies(module))} == {
         "problem_views.py": 1
     }
+
+
+def test_no_relaxation_reads_a_pipeline_again() -> None:
+    """But in bounds over all placements; so does a limit of the caller."""
+    calls = {name: count for name, module in all_modules() if (count := readings(module))}
+    assert calls == {"solve.py": 1, "placements/product.py": 1, "placements/space.py": 3}
 
 
 def test_methods_and_bounds_read_no_costs_of_pipelines() -> None:
@@ -79,4 +101,5 @@ instance.pipeline.ticks.durations, pipeline.batches, pipeline.forward
 """
     module = ast.parse(source)
     assert copies(module) == 2
+    assert readings(module) == 1
     assert reads(module) == {"ticks", "forward"}
