@@ -403,10 +403,9 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     eager, reserve, memory_first = rule.forward_first, rule.reserve, rule.memory_first
     came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in devices]
     came_b: list[list[int]] = [[] for _ in devices]
-    did_f = [0] * size
-    did_b, did_w = (
-        [total - sum(map(len, each.time[row : row + 1])) for each in devices] for row in (1, 2)
-    )
+    done = did_f, did_b, did_w = [
+        [total - sum(map(len, each.time[row : row + 1])) for each in devices] for row in range(3)
+    ]
     busy, first_start = [0] * size, [-1] * size
     orders: tuple[list[int], ...] = tuple([] for _ in devices)
     events = [(0, device) for device in range(size)]
@@ -421,32 +420,25 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
         fits = live[d] + allocates[d][f] <= limit[d]
         may_b, may_f = next_b <= now, fits and next_f <= now
         if w < b and not fits and next_f != NEVER and memory_first[d]:
-            kind, microbatch = 2, w
-            did_w[d] = w + 1
+            kind = 2
         elif may_b and not (may_f and eager[d]):
-            kind, microbatch = 1, b
-            did_b[d] = b + 1
+            kind = 1
         elif may_f:
-            kind, microbatch = 0, f
-            did_f[d] = f + 1
+            kind = 0
         elif w < b:
             if next_f > now:
-                coming = next_f if fits else NEVER
-                if next_b == coming == NEVER:
-                    if b - w <= reserve[d] and b < total:
-                        continue
-                else:
-                    time = times[d][2][w]
-                    if (
-                        b - w <= reserve[d]
-                        or now + time * lead[d] // 100 > next_b
-                        or now + time * due[d] // 100 > coming
-                    ):
-                        continue
-            kind, microbatch = 2, w
-            did_w[d] = w + 1
+                time, coming = times[d][2][w], next_f if fits else NEVER
+                if (
+                    (b - w <= reserve[d] and b < total)
+                    or now + time * lead[d] // 100 > next_b
+                    or now + time * due[d] // 100 > coming
+                ):
+                    continue
+            kind = 2
         else:
             continue
+        microbatch = done[kind][d]
+        done[kind][d] = microbatch + 1
         end = now + times[d][kind][microbatch]
         if first_start[d] < 0:
             first_start[d] = now
@@ -465,7 +457,7 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
             target, lag = params.previous
             came_b[target].append(end + lag)
             push(events, (end + lag, target))
-    if any(done != total for done in (*did_b, *did_w)):
+    if any(count != total for count in (*did_b, *did_w)):
         return None
     span = max(end - start for end, start in zip(busy, first_start, strict=True))
     return ListSchedule(max(busy), span, orders)
