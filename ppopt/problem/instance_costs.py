@@ -7,6 +7,7 @@ from fractions import Fraction
 
 from ppopt.problem import microbatches
 from ppopt.problem.costs import Ticks
+from ppopt.problem.link_mode import HostLink
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
 
@@ -32,6 +33,11 @@ class InstanceCosts:
     def traits(self) -> Traits:
         """Traits of the pipeline that it has."""
         return self.pipeline.traits - self.removed
+
+    @property
+    def shares_host_link(self) -> bool:
+        """Whether moves to the host and back take turns on one link."""
+        return self.pipeline.host_link is HostLink.SHARED
 
     def ticks_at(self, times: Fraction, memory: Fraction) -> Ticks:
         """Costs of a microbatch with these factors."""

@@ -18,7 +18,6 @@ from itertools import product
 from math import ceil
 
 from ppopt.problem.instance_costs import InstanceCosts
-from ppopt.problem.link_mode import HostLink
 from ppopt.problem.objective import Objective
 from ppopt.solver.relaxation.route_times import RouteTimes
 
@@ -42,7 +41,7 @@ def host_link_bound(
     after = {stage: route.backward[stage] + tail[stage] for stage in stages}
     first, last = min(before.values()), min(after.values())
     bounds = [Fraction(0)]
-    if costs.pipeline.host_link is HostLink.SHARED:
+    if costs.shares_host_link:
         bounds.append(first + 2 * total + last)
     else:
         bounds.append(first + total + min(move[stage] + after[stage] for stage in stages))
