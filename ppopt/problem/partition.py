@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
+from operator import add
 from typing import Any, NamedTuple
 
 from ppopt.errors import ConflictError, InputError
@@ -106,6 +107,47 @@ def balanced_late(model: Layers, stages: int, speeds: Speeds | None = None) -> C
     work, slow = _work_and_slowness(model, stages, speeds)
     mirrored = tuple(work[-1] - done for done in reversed(work))
     return _flattest(mirrored, slow[::-1])[::-1]
+
+
+def filled_from_outside(model: Layers, stages: int) -> Counts:
+    """Counts for a V placement that fill the devices from the ends of the pipeline inwards.
+
+    The first stages are those of `balanced`; the last ones take as many layers as the largest sum
+    of a device allows. What remains is balanced over the innermost devices, so that these compute
+    less. Of all numbers of filled devices, the one with the minimum sum of squares. Raises
+    ConflictError if there are fewer layers than stages.
+    """
+    work, _ = _work_and_slowness(model, stages, None)
+    counts, devices = balanced(model, stages), stages // 2
+    ends = (0, *accumulate(counts))
+
+    def load(low: int, high: int) -> int:
+        return work[high] - work[low]
+
+    def loads(own: Counts) -> list[int]:
+        cuts = (0, *accumulate(own))
+        each = [load(*pair) for pair in pairwise(cuts)]
+        return list(map(add, each[:devices], reversed(each[devices:])))
+
+    largest, high = max(loads(counts)), len(model)
+    last: Counts = ()
+    candidates = [counts]
+    for device in range(devices - 1):
+        low, inner = ends[device + 1], stages - 2 * device - 2
+        count = 1
+        while (
+            high - low - count > inner
+            and load(ends[device], low) + load(high - count - 1, high) <= largest
+        ):
+            count += 1
+        high, last = high - count, (count, *last)
+        if high - low < inner:
+            break
+        rest = _flattest(
+            tuple(work[high] - done for done in work[low : high + 1][::-1]), (1,) * inner
+        )
+        candidates.append((*counts[: device + 1], *rest[::-1], *last))
+    return min(reversed(candidates), key=lambda own: sum(each**2 for each in loads(own)))
 
 
 def _work_and_slowness(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
@@ -63,6 +63,11 @@ class SolveOptions:
         """Return the options with at most `max_rounds` rounds of all methods; None: any number."""
         rounds = self.params.rounds._replace(max_rounds=max_rounds)
         return replace(self, params=replace(self.params, rounds=rounds))
+
+    def without(self, methods: Iterable[str]) -> SolveOptions:
+        """Return the options with further methods left out."""
+        without = self.params.without.union(methods)
+        return replace(self, params=replace(self.params, without=without))
 
 
 def checked_options(

@@ -406,6 +406,8 @@ class ConfigurationParams(NamedTuple):
 
     quick_share: float = 0.25
     """Maximum share of the remaining time for one quick search, so that others have time too."""
+    quick_per_operation: float = 1.5e-3
+    """Maximum seconds of one quick search per operation."""
     quick: int = 20
     """Configurations with the smallest bounds that are scheduled quickly before any is searched."""
     moves: int = 60
@@ -428,10 +430,12 @@ class ConfigurationParams(NamedTuple):
     """Maximum number of consecutive random moves to known configurations."""
     contenders: int = 6
     """Maximum number of configurations whose schedules are improved by windows alone."""
-    contender_margin: float = 0.02
+    contender_margin: float = 0.05
     """Maximum excess of the mean of their value and their bound over that of the first."""
     min_slice: float = 1.0
     """Minimum seconds for which each of them is improved."""
+    slice_per_operation: float = 4e-4
+    """The same per operation: with 12,000 operations windows improve little in 1 s."""
     min_spent: float = 4.0
     """Seconds of a search before it improves them: small problems are solved earlier."""
     improving: float = 0.4
@@ -462,13 +466,13 @@ class PlanParams(NamedTuple):
     """Maximum share for strategies with the balanced partition, before anything else."""
     baseline_share: float = 0.25
     """Maximum share for baselines before the search."""
-    baseline_seconds: float = 6.0
+    baseline_seconds: float = 4.0
     """Maximum seconds for baselines before the search, unless the plan is reproducible. Baselines
     improve little after the first turns, so the rest of a long time limit is for the search."""
     baseline_descents: int = 8
     """Maximum number of descents of a baseline before the search of one worker, which then does not
     depend on the clock if it has time for all of them."""
-    refinement_share: float = 0.15
+    refinement_share: float = 0.1
     """Maximum share for continuing the baselines that the reported gain refers to, before the
     search. Their partitions are often the best to start from."""
     min_memory_share: float = 0.03
@@ -494,7 +498,10 @@ class PlanParams(NamedTuple):
     first_hints: float = 0.5
     """Maximum share of the remaining time for the search from the best first schedule of every
     placement, which are often improved by 10 %."""
-    bounding: float = 0.4
+    first_quick: int = 1
+    """Number of partitions of every configuration that are scheduled before the first improvement,
+    besides first schedules, unless the plan is reproducible."""
+    bounding: float = 0.5
     """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
     bound until a later round, which continues."""
     included_bounding: float = 0.02
@@ -504,7 +511,7 @@ class PlanParams(NamedTuple):
     configuration is slower."""
     first_round: float = 0.4
     """Maximum share of the remaining time for searching partitions in the first round."""
-    first_polishing: float = 0.25
+    first_polishing: float = 0.3
     """Maximum share of the remaining time, before the first round, for improving the best schedules
     in their partitions and recompute, unless the plan is reproducible."""
     polishing: float = 0.9

@@ -105,10 +105,11 @@ class FirstRows:
         return _best_of_each(self._rows(self._space, FirstSchedules.usual))
 
     def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
-        """`known`, the other placements, and as few recomputed layers as fit."""
+        """`known`, the other placements, as few recomputed layers as fit, and zero bubble."""
         placements = self._rows(self._further, FirstSchedules.usual)
         few_layers = self._rows((*self._quick, *self._further), with_few_layers)
-        return _best_of_each((*known, *placements, *few_layers))
+        zero_bubble = self._rows((*self._quick, *self._further), FirstSchedules.zero_bubble)
+        return _best_of_each((*known, *placements, *few_layers, *zero_bubble))
 
     def _rows(
         self,

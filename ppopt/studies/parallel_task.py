@@ -166,7 +166,7 @@ class CombinationTask:
                 options,
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(self.state),
-                evaluates=plan is None,
+                evaluates=plan is not None or not self.state.evaluated,
                 usual_known=self.state.evaluated,
             )
         except (InputError, VerificationError) as error:

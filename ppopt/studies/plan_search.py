@@ -170,15 +170,18 @@ class PlanSearch:
     # The rounds.
 
     def _follow_hints(self) -> None:
-        """Search quickly from the best first schedule of every placement, before long bounds.
+        """Search quickly from the best first schedule of every placement, before all bounds.
 
-        Without a clock, from all first schedules.
+        Without a clock, from all first schedules, and after quick bounds.
         """
-        self._bound(self._deadline.share(self._params.quick_bounding))
+        if not self.by_clock:
+            self._bound(self._deadline.share(self._params.quick_bounding))
         if not self._over:
             share = self._params.first_hints if self.by_clock else 1.0
             num_placements = self._begin(self._deadline.share(share))
             self._search.follow_hints(num_placements if self.by_clock else None)
+            if self.by_clock:
+                self._search.schedule_first(self._params.first_quick * len(self._orders))
             self._quick = self._search.num_quick
             self._update_orders()
             self._note("configurations")

@@ -20,6 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import partial
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
@@ -27,6 +28,7 @@ from typing import NamedTuple
 from ppopt.problem import exact
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import convex_hull, option_of, options_of
 from ppopt.problem.pipeline import Model
@@ -67,8 +69,8 @@ def quick_bound(
     per_headroom = in_memory / headroom if headroom else ZERO
     changes = [
         _Saving(batches * added / devices, per_headroom * time * saved)
-        for time, layer in zip(times, layers, strict=True)
-        for added, saved in _steps(layer, space)
+        for time, steps in zip(times, map_distinct(partial(_steps, space), layers), strict=True)
+        for added, saved in steps
     ]
     required = {*space.recompute} == {"full"}
     return _min_maximum(work / devices, per_headroom * memory_time, changes, required=required)
@@ -79,7 +81,7 @@ def _on_compute(model: Model) -> Model:
     return model.on_compute() if any(layer.phases for layer in model.distinct) else model
 
 
-def _steps(layer: Layer, space: PlanSpace) -> list[tuple[Fraction, Fraction]]:
+def _steps(space: PlanSpace, layer: Layer) -> list[tuple[Fraction, Fraction]]:
     """Time and memory of the steps from no option of a layer to its largest savings.
 
     The steps lie on the convex hull of its options. If the space has full recompute alone, there is

@@ -13,7 +13,14 @@ from hypothesis import strategies as st
 from ppopt.errors import InputError
 from ppopt.problem import layout
 from ppopt.problem.layer import Layer
-from ppopt.problem.partition import balanced, balanced_late, counts_of, even, stages_of
+from ppopt.problem.partition import (
+    balanced,
+    balanced_late,
+    counts_of,
+    even,
+    filled_from_outside,
+    stages_of,
+)
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.factories.models import TINY, models
 from tests.oracles.configurations import partitions
@@ -270,6 +277,36 @@ def test_refused_roles(text: str, why: str) -> None:
     with pytest.raises(InputError, match=why) as error:
         layout.roles(text)
     assert str(error.value).startswith("roles: ")
+
+
+def test_the_innermost_devices_of_a_v_compute_less() -> None:
+    """F of devices 0 to 3: 9, 13, 12, 12 if balanced; 6 + 7, 6 + 6, 6 + 6 and 3 + 6 if filled."""
+    model = Model((Layer(1, count=3), Layer(3, count=12), Layer(4), Layer(3)))
+    assert balanced(model, 8) == (4, 2, 2, 2, 2, 2, 2, 1)
+    assert filled_from_outside(model, 8) == (4, 2, 2, 1, 2, 2, 2, 2)
+
+
+@given(models(max_layers=9), st.data())
+@settings(deadline=None)
+def test_a_partition_filled_from_outside_is_no_worse_than_balanced(
+    model: Model, data: st.DataObject
+) -> None:
+    """Devices of a V host stages s and S - 1 - s; no device computes more than in `balanced`."""
+    devices = data.draw(st.integers(1, len(model) // 2)) if len(model) > 1 else 0
+    if not devices:
+        return
+
+    def loads(counts: tuple[int, ...]) -> list[Fraction]:
+        stages = [
+            sum((layer.forward + layer.backward for layer in layers), Fraction(0))
+            for layers in model.stage_layers(counts)
+        ]
+        return [stages[d] + stages[-1 - d] for d in range(devices)]
+
+    by_stage, own = balanced(model, 2 * devices), filled_from_outside(model, 2 * devices)
+    assert sum(own) == len(model) and min(own) > 0 and len(own) == 2 * devices
+    squares = [sum(load * load for load in loads(counts)) for counts in (own, by_stage)]
+    assert squares[0] <= squares[1]
 
 
 def test_balanced_late_of_equal_layers_puts_the_larger_stages_last() -> None:

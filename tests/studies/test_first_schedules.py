@@ -17,7 +17,6 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.report.parallel import describe_parallel_plan
-from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import checked_options
 from ppopt.strategies import Options
@@ -247,7 +246,7 @@ def test_a_plan_takes_a_baseline_that_was_evaluated_after_its_search() -> None:
     linear = whole.pipeline(next(iter(whole)))
     search.start_from([evaluate(replace(linear, partition="balanced"), "1f1b")])
     reports, plan = PlanReports(search), search.plan()
-    reports._baselines.search(8, NO_DEADLINE)
+    reports._baselines.search(8)
     better = reports._started_again(plan)
     within = [baseline.value for baseline in reports._baselines.results if baseline.in_space]
     assert plan.value is not None and better.value == min(within) < plan.value

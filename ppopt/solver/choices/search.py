@@ -170,6 +170,11 @@ class ConfigurationSearch:
         with self._options.deadline.scope():
             self._follow_hints(number)
 
+    def schedule_first(self, number: int) -> None:
+        """Schedule so many of the first candidates, without their bounds."""
+        with self._options.deadline.scope():
+            self._solve_all(islice(self._first_configurations(), number), 0)
+
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.
 
@@ -186,7 +191,7 @@ class ConfigurationSearch:
             self._contenders.among(self._open()),
             seconds,
             at_once=at_once,
-            min_slice=self._params.min_slice,
+            min_slice=self._min_slice,
         )
         while not self._over and (running := list(filter(self._is_open, race.running))):
             before = self.state.value
@@ -201,6 +206,12 @@ class ConfigurationSearch:
             race.halve()
             if self._contenders.stalled and len(race.running) == 1:
                 return
+
+    @property
+    def _min_slice(self) -> float:
+        """Minimum seconds of an improvement: windows of a large pipeline take longer to set up."""
+        params = self._params
+        return max(params.min_slice, params.slice_per_operation * self._problem.num_operations)
 
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""

@@ -15,6 +15,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.warm_start import WarmStart
 
@@ -60,18 +61,26 @@ class SearchTasks:
         return replace(self._problem, pipeline=pipeline)
 
     def rounds(self, configuration: Configuration, max_rounds: int, seconds: float) -> SearchTask:
-        """Search with so many rounds of all methods; 0: a quick search, in a share of the time."""
-        share = 1.0 if max_rounds else self._options.params.configurations.quick_share
-        options = self._options.with_max_rounds(max_rounds)
-        return self._task(configuration, self.problem(configuration), options, share * seconds)
+        """Search with so many rounds of all methods; 0: a quick search, in a share of the time.
+
+        A quick search of a large configuration that has a schedule tries no priority rules: there
+        are many, and strategies are mostly better.
+        """
+        params, options = self._options.params, self._options.with_max_rounds(max_rounds)
+        num_operations = self._problem.num_operations
+        if not max_rounds:
+            longest = params.configurations.quick_per_operation * num_operations
+            seconds = min(params.configurations.quick_share * seconds, longest)
+            if num_operations > params.plan.max_reproducible and configuration.key in self._starts:
+                options = options.without({ListScheduling.name})
+        return self._task(configuration, self.problem(configuration), options, seconds)
 
     def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
         """Search for a better schedule only."""
         from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
 
-        params, problem = self._options.params, self.problem(configuration)
-        without = params.without | left_out_when_improving(problem.reduced)
-        options = replace(self._options, params=replace(params, without=without))
+        problem = self.problem(configuration)
+        options = self._options.without(left_out_when_improving(problem.reduced))
         return self._task(configuration, problem, options, seconds)
 
     def _task(

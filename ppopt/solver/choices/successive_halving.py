@@ -37,7 +37,7 @@ class SuccessiveHalving:
         """
         self._round = seconds / max(MIN_ROUNDS, (len(contenders) - 1).bit_length() + 1)
         """Seconds of a round."""
-        self._at_once = at_once
+        self._at_once, self._min_slice = at_once, min_slice
         count = at_once * max(1, int(self._round / min_slice))
         self.running = list(contenders[:count])
         """Contenders that are left, the best first."""
@@ -47,7 +47,8 @@ class SuccessiveHalving:
     @property
     def slice(self) -> float:
         """Seconds for each of the contenders in this round."""
-        return self._round / max(1, ceil(len(self.running) / self._at_once))
+        each = self._round / max(1, ceil(len(self.running) / self._at_once))
+        return max(each, self._min_slice)
 
     def halve(self) -> None:
         """Go on with the better half, without those that this round did not improve."""

@@ -26,7 +26,7 @@ from ppopt.schedule.orders import Orders, convert_backwards
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import Budget
-from ppopt.solver.heuristics.first_schedules import QUICK, USUAL
+from ppopt.solver.heuristics.first_schedules import QUICK, USUAL, ZERO_BUBBLE
 from ppopt.solver.heuristics.pool import Pool
 from ppopt.solver.heuristics.priority_rules import priority_rules
 from ppopt.solver.heuristics.repair import repair
@@ -207,9 +207,11 @@ QUICK_ORDERS = (usual_orders, limited_orders, one_microbatch_at_a_time)
 
 
 def _baseline_schedules(problem: Problem) -> Iterator[OrderedSchedule | None]:
+    """Schedules of all strategies, those that are mostly the best of their placement first."""
     pipeline = problem.pipeline
-    unlimited = with_explicit_placement(pipeline)
-    for strategy in registry().values():
+    unlimited, placement = with_explicit_placement(pipeline), pipeline.resolved_placement
+    best = [resolve(own[placement]) for own in (ZERO_BUBBLE, USUAL) if placement in own]
+    for strategy in dict.fromkeys((*best, *registry().values())):
         if strategy.seconds(pipeline) < seconds_left():
             try:
                 yield _baseline_schedule(problem, strategy, unlimited)

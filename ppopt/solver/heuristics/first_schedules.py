@@ -63,8 +63,12 @@ class FirstSchedules(NamedTuple):
             yield from self._of_strategy(strategy)
 
     def zero_bubble(self) -> Iterator[Schedule]:
-        """Schedules as in `usual` of the zero-bubble strategy, unless it may take too long."""
-        yield from self._of_strategies(resolve(ZERO_BUBBLE[self.pipeline.resolved_placement]))
+        """Schedules as in `usual` of the zero-bubble strategy, unless it may take too long.
+
+        Those with less recompute are repaired also if it fits with more.
+        """
+        strategy = resolve(ZERO_BUBBLE[self.pipeline.resolved_placement])
+        yield from self._of_strategies(strategy, repairs_all=True)
 
     def by_other_strategies(self) -> Iterator[Schedule]:
         """Schedules as in `usual` of the other strategies of the placement.
@@ -77,10 +81,12 @@ class FirstSchedules(NamedTuple):
         )
         yield from self._of_strategies(*(each for each in placed if each not in first))
 
-    def _of_strategies(self, *strategies: Strategy) -> Iterator[Schedule]:
+    def _of_strategies(
+        self, *strategies: Strategy, repairs_all: bool = False
+    ) -> Iterator[Schedule]:
         for strategy in strategies:
             if strategy.seconds(self.pipeline) < seconds_left():
-                yield from self._of_strategy(strategy)
+                yield from self._of_strategy(strategy, repairs_all=repairs_all)
 
     @property
     def usual_strategy(self) -> Strategy:
@@ -94,7 +100,7 @@ class FirstSchedules(NamedTuple):
             return (self.usual_strategy,)
         return self.usual_strategy, resolve(OVERLAPPED[self.pipeline.resolved_placement])
 
-    def _of_strategy(self, strategy: Strategy) -> Iterator[Schedule]:
+    def _of_strategy(self, strategy: Strategy, *, repairs_all: bool = False) -> Iterator[Schedule]:
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
         order_is_open = Decisions.ORDER in self.pipeline.open_decisions
         if self.backward_kind not in (BackwardKind.MIXED, kind) or order_is_open:
@@ -102,16 +108,22 @@ class FirstSchedules(NamedTuple):
         options = strategy.own_options(self.options)
         with suppress(NotApplicableError), not_applicable():
             over_limits: list[Schedule] = []
+            choices_of = by_rules if repairs_all else _with_layer_choices
             for partitioned in self._partitioned():
-                for pipeline in _with_layer_choices(partitioned):
+                over: list[Schedule] = []
+                for pipeline in choices_of(partitioned):
                     placed = strategy.apply(pipeline, options)
                     schedule = own_schedule(strategy, placed, self.objective, options)
                     if schedule.pipeline.layout != self.pipeline.layout:
                         return
                     if schedule.fits_limits:
                         yield checked(schedule)
-                        return
-                over_limits.append(schedule)
+                        break
+                    over.append(schedule)
+                over_limits += over if repairs_all else over[-1:]
+                if schedule.fits_limits:
+                    over_limits = over_limits if repairs_all else []
+                    break
             if is_of_kind(schedule.kind, kind):
                 yield from filter(None, (self._repaired(each, kind) for each in over_limits))
 

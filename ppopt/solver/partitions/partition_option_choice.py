@@ -20,6 +20,7 @@ import numpy as np
 from ppopt.problem.arrays import Ints
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.link_mode import HostLink
+from ppopt.problem.partition import filled_from_outside
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
@@ -114,8 +115,11 @@ class PartitionOptionChoice(BoundedPartitions):
 
         First the options of the bound and the cheapest ones, for all of them; then the others.
         """
-        preferred, later = self._simple(self._base.counts)
-        yield from preferred
+        later: list[Key] = []
+        for counts in dict.fromkeys((*self._from_outside(), self._base.counts)):
+            preferred, remaining = self._simple(counts)
+            yield from preferred
+            later += remaining
         bounds = self._bounds_in_order()
         if bounds is None:
             return
@@ -124,6 +128,11 @@ class PartitionOptionChoice(BoundedPartitions):
             yield from preferred
             later += remaining
         yield from later
+
+    def _from_outside(self) -> Iterator[Counts]:
+        """The partition of a V placement that fills devices from the ends of the pipeline."""
+        if pattern_of(self._space) is PlacementPattern.V:
+            yield filled_from_outside(self._base.model, self._stages)
 
     def moves(self, key: Key) -> Iterator[Key]:
         """A layer moved over one cut, or the next or previous option of one device or of all."""
@@ -313,7 +322,7 @@ class PartitionOptionChoice(BoundedPartitions):
                 )
                 for of in choices
             )
-            selections.insert(0, tuple(like_v_half))
+            selections.insert(1, tuple(like_v_half))
         keys = list(dict.fromkeys(self._key(counts, numbers) for numbers in selections))
         return keys[:2], keys[2:]
 
