@@ -396,27 +396,37 @@ class PlacementsProblem(FrontierProblem):
         level: int | None = None,
         useless: Fraction | float = inf,
     ) -> Result:
-        """Search the placements within a limit, that of the first start first."""
+        """Search the placements within a limit, that of the first start first.
+
+        Those that are still open have the time that others left, unless work limits the search.
+        """
         results: list[Result] = []
+        spent: dict[str, float] = {}
         names = sorted(
             self._parts, key=lambda name: not any(map(self._parts[name].comparable, starts[:1]))
         )
-        for waiting, name in zip(reversed(range(len(names))), names, strict=True):
+        turns = list(zip(reversed(range(len(names))), names, strict=True))
+        if level is None:
+            turns += [(0, name) for name in names]
+        for waiting, name in turns:
             own, known, ticks = self._at(name, limit)
             settled = target is not None and useless <= target
-            if results and (settled or known.lower_bound(ticks) >= useless):
+            deadline = options.deadline.share(1 / (waiting + 1))
+            closed = settled or known.lower_bound(ticks) >= useless
+            if results and (closed or deadline.left <= spent.get(name, 0)):
                 continue
             result = own.search(
                 limit,
                 [start for start in starts if own.comparable(start)],
                 known.bound(ticks),
-                options.with_deadline(options.deadline.share(1 / (waiting + 1))),
+                options.with_deadline(deadline),
                 target,
                 level,
                 useless,
             )
             known.learn(ticks, result, own.proof_core(result))
             results.append(result)
+            spent[name] = result.solve_seconds
             useless = min(useless, inf if result.value is None else result.value)
         return self._merged(limit, results)
 

@@ -114,12 +114,12 @@ def test_operations_without_length_are_told() -> None:
 
 def test_numbers_whose_sums_are_not_exact_are_refused() -> None:
     """F, BW, B, W and recompute of a layer take 6 F by default, together. With 32 microbatches of 4
-    layers that is 768 F, of 10^12 or 10^13 ticks: below and above 2^53 / 4."""
+    layers that is 768 F, of 10^12 or 8 x 10^12 ticks: below and above 2^53 / 4."""
     fine = Model([Layer(forward="1000000.000001")] * 4)
     table = PartitionTable(fine.pipeline(devices=2, batches=32))
     assert table.per_unit_at_speed_1 == 10**6
     table.refuse_inexact_sums(32)
-    finer = Model([Layer(forward="10000000.000001")] * 4)
+    finer = Model([Layer(forward="8000000.000001")] * 4)
     table = PartitionTable(finer.pipeline(devices=2, batches=32))
     with pytest.raises(NotApplicableError, match="times: too large or too finely divided"):
         table.refuse_inexact_sums(32)

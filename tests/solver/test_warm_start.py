@@ -288,8 +288,8 @@ def test_a_search_starts_from_every_strategy_of_its_layout(pipeline: Pipeline) -
             expected.append(split_whole(pipeline, orders))
     _, *starts = (each.orders for each in initial_schedules(split(pipeline)) if each is not None)
     assert len(starts) == len(expected) > 0
-    for start, expected_orders in zip(starts, expected, strict=True):
-        assert [order.tolist() for order in start] == [order.tolist() for order in expected_orders]
+    rows = ([[order.tolist() for order in each] for each in own] for own in (starts, expected))
+    assert sorted(next(rows)) == sorted(next(rows))
 
 
 @pytest.mark.parametrize(

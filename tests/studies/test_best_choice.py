@@ -239,7 +239,7 @@ def test_compare_gives_every_strategy_its_best_partition() -> None:
 
 def test_what_evaluates_one_partition_says_so() -> None:
     pipe = layers(5).pipeline(devices=2, batches=4, partition="search")
-    with pytest.raises(InputError, match=r"evaluate \(ppopt\.best_choice does\) does not"):
+    with pytest.raises(InputError, match=r"evaluate, unlike ppopt\.best_choice, does not"):
         ppopt.evaluate(pipe, "1f1b")
 
 

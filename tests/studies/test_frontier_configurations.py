@@ -142,9 +142,11 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     """An equal share, a tenth of the time here, is too little on a large model."""
     problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
     space = frontier_problem_of(problem)
-    explorer = ParetoSearch(space, checked_options(60, 1), Curve(space.limits))
-    assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
-    assert explorer._seconds(0) < 10
+    options = checked_options(60, 1)
+    explorer = ParetoSearch(space, options, Curve(space.limits))
+    with options.scope():
+        assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
+        assert explorer._seconds(0) < 10
 
 
 @pytest.mark.parametrize("options", SEARCHES)
