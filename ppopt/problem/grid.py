@@ -68,17 +68,20 @@ class NumbersAtSpeed1(NamedTuple):
     """What the costs and delays of equal microbatches, on devices of speed 1, need."""
 
     grid: Grid
-    largest: Mapping[Unit, Fraction]
-    """Largest absolute number of each unit."""
+    numbers: Mapping[Unit, Sequence[Fraction]]
+    """The distinct numbers of each unit."""
     offloads: bool
     """Whether times of moves to the host count, too, which a factor on memory multiplies."""
 
     @classmethod
     def of(cls, numbers: Numbers, *, offloads: bool) -> Self:
         """Those of some numbers, by unit."""
-        grid = Grid(*(exact.common_denominator(numbers[unit]) for unit in Unit))
-        largest = {unit: max(map(abs, row), default=ZERO) for unit, row in numbers.items()}
-        return cls(grid, largest, offloads)
+        rows = {unit: distinct(numbers[unit]) for unit in Unit}
+        return cls(Grid(*map(exact.common_denominator, rows.values())), rows, offloads)
+
+    def largest(self, unit: Unit) -> Fraction:
+        """Largest absolute number of a unit."""
+        return max(map(abs, self.numbers[unit]), default=ZERO)
 
 
 def _of_stages(pipeline: Pipeline) -> NumbersAtSpeed1:
@@ -110,9 +113,11 @@ def _of_layers(pipeline: Pipeline, delays: Iterable[Fraction]) -> NumbersAtSpeed
     offloads = False
     for layer in model.distinct_costed:
         for cost in ADDED:
-            part = slices if cost.per_microbatch else 1
-            numbers[cost.unit].append(getattr(layer, cost.field) / part)
-        for unit, keys in ((Unit.TIME, TIMES), (Unit.MEMORY, MEMORY)):
+            number = getattr(layer, cost.field)
+            if number:
+                per_slice = slices > 1 and cost.per_microbatch
+                numbers[cost.unit].append(number / slices if per_slice else number)
+        for unit, keys in ((Unit.TIME, TIMES), (Unit.MEMORY, MEMORY)) if layer.modules else ():
             own = numbers_of(layer.modules, keys)
             numbers[unit] += [number / slices for number in (*own, exact.total(own))]
         modules = (module.offload_time for module in layer.modules)
