@@ -407,7 +407,7 @@ class ConfigurationParams(NamedTuple):
     quick_share: float = 0.25
     """Maximum share of the remaining time for one quick search, so that others have time too."""
     quick_per_operation: float = 1.5e-3
-    """Maximum seconds of one quick search per operation."""
+    """Maximum seconds of one quick search per operation, unless the plan is reproducible."""
     quick: int = 20
     """Configurations with the smallest bounds that are scheduled quickly before any is searched."""
     moves: int = 60

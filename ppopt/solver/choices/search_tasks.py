@@ -69,9 +69,10 @@ class SearchTasks:
         params, options = self._options.params, self._options.with_max_rounds(max_rounds)
         num_operations = self._problem.num_operations
         if not max_rounds:
-            longest = params.configurations.quick_per_operation * num_operations
-            seconds = min(params.configurations.quick_share * seconds, longest)
-            if num_operations > params.plan.max_reproducible and configuration.key in self._starts:
+            seconds *= params.configurations.quick_share
+        if not max_rounds and num_operations > params.plan.max_reproducible:
+            seconds = min(seconds, params.configurations.quick_per_operation * num_operations)
+            if configuration.key in self._starts:
                 options = options.without({ListScheduling.name})
         return self._task(configuration, self.problem(configuration), options, seconds)
 
