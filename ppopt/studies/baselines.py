@@ -156,7 +156,9 @@ def evaluate_strategies(
             with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
                 search.descend_until_stalled(max_descents)
         seconds = evaluation.seconds + time.monotonic() - began
-        yield evaluation._replace(schedule=search.schedule(), seconds=seconds)
+        with shield():
+            schedule = search.schedule()
+        yield evaluation._replace(schedule=schedule, seconds=seconds)
 
 
 def _seconds(request: EvaluationRequest) -> float:
