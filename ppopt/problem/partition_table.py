@@ -112,8 +112,10 @@ class PartitionTable:
         self._at_speed_1 = self.devices.per_unit_at_speed_1(Grid.of(pipeline))
         """Ticks in one unit, of time at speed 1, and of memory."""
         slowest = {Unit.TIME: max(self.devices.ratio, *self.devices.slowness), Unit.MEMORY: 1}
-        for unit, number in ((own, of_model(pipeline).largest(own)) for own in Unit):
-            largest = int(number * self._at_speed_1[unit]) * len(model) * slowest[unit]
+        numbers = of_model(pipeline)
+        for unit in Unit:
+            largest = int(numbers.largest(unit) * self._at_speed_1[unit])
+            largest *= len(model) * slowest[unit]
             if largest >= _LARGEST:
                 refuse_large(unit, largest)
         self.layers = LayerTable.of(

@@ -122,9 +122,8 @@ class FirstSchedules(NamedTuple):
                     over.append(schedule)
                 over_limits += over if repairs_all else over[-1:]
                 if schedule.fits_limits:
-                    over_limits = over_limits if repairs_all else []
                     break
-            if is_of_kind(schedule.kind, kind):
+            if is_of_kind(schedule.kind, kind) and (repairs_all or not schedule.fits_limits):
                 yield from filter(None, (self._repaired(each, kind) for each in over_limits))
 
     def _repaired(self, schedule: Schedule, kind: BackwardKind) -> Schedule | None:
