@@ -16,7 +16,7 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Verdict
-from ppopt.formats import megatron_schedule, schedule_json
+from ppopt.formats import megatron_schedule, pipeline_json, schedule_json
 from ppopt.problem import partition
 from tests.clock import HANGS, SteppingClock
 from tests.fuzz import (
@@ -245,10 +245,17 @@ class TestFaults:
         assert self.finds("group-sizes", {"megatron-stops", "megatron-order"}, 40)
 
     def test_ticks_of_a_file_that_are_rounded_down(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def rounded_down(_: str, stated: int, needed: int) -> int:
-            return max(1, stated // needed)
+        read = pipeline_json.pipeline_from_object
 
-        monkeypatch.setattr(schedule_json, "_ticks_each", rounded_down)
+        def without_its_ticks(value: object, *_: int, has_model: bool) -> Pipeline:
+            return read(value, 1, 1, has_model=has_model)
+
+        def rounded_down(pipeline: Pipeline, units: tuple[int, int]) -> list[int]:
+            pairs = zip(pipeline.grid, units, strict=True)
+            return [max(1, needed // stated) for needed, stated in pairs]
+
+        monkeypatch.setattr(pipeline_json, "pipeline_from_object", without_its_ticks)
+        monkeypatch.setattr(schedule_json, "_scales", rounded_down)
         assert self.finds("files", {"file-read-otherwise"}, 100)
 
     def test_a_crash_is_a_finding(self, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -169,8 +169,12 @@ def least_value(pipeline: Pipeline, *, whole: bool, span: bool = False) -> int |
     return least_of_jobs(pipeline, jobs_of(pipeline, whole=whole), span=span)
 
 
-def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | None:
+def least_of_jobs(
+    pipeline: Pipeline, jobs: list[Job], *, span: bool, below: int | None = None
+) -> int | None:
     """The least value of these jobs within the limits of a pipeline; None: no schedule keeps them.
+
+    With `below`, the answer is `below` where no schedule has a lower value.
 
     A job of the device behind the last one is a delay: it belongs to no device.
     """
@@ -180,7 +184,7 @@ def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | N
     headroom = limits and (*map(int.__sub__, limits, static), 0)
     search = _Search(jobs, headroom, devices)
     level = {State(0, (), (0,) * (devices + 1), (-1,) * devices * span)}
-    best: int | None = None
+    best = below
     for now in range(1 + (2 if span else 1) * sum(job.time for job in jobs)):
         reached = {following for state in level for following in search.started(state)}
         ended = [state for state in reached if state.done == search.all]
@@ -191,7 +195,7 @@ def least_of_jobs(pipeline: Pipeline, jobs: list[Job], *, span: bool) -> int | N
             best = shortest if best is None else min(best, shortest)
         level = {search.stepped(state) for state in reached if state.done != search.all}
         if best is not None:
-            level = {state for state in level if max(state.elapsed) < best}
+            level = {state for state in level if max(state.elapsed, default=now) < best}
         if not level:
             break
     return best

@@ -10,7 +10,7 @@ from itertools import product
 from ppopt import Pipeline
 from ppopt.problem.layer import Layer
 from tests.oracles.configurations import partitions
-from tests.oracles.gradient_exhaustive import least_value
+from tests.oracles.gradient_exhaustive import jobs_of, least_of_jobs
 
 
 def every_choice(pipeline: Pipeline) -> Iterator[Pipeline]:
@@ -68,9 +68,13 @@ def module_sets(layer: Layer) -> Iterator[dict[str, tuple[str, ...]]]:
 
 def least_of_all(pipeline: Pipeline, *, whole: bool, span: bool = False) -> Fraction | None:
     """Least value over every choice, in the user's unit; None where none keeps the limits."""
-    every = (
-        (candidate, least_value(candidate, whole=whole, span=span))
-        for candidate in every_choice(pipeline)
-    )
-    values = (candidate.ticks.time(value) for candidate, value in every if value is not None)
-    return min(values, default=None)
+    values: dict[object, int | None] = {}
+    least: int | None = None
+    for candidate in every_choice(pipeline):
+        assert candidate.grid == pipeline.grid
+        jobs, ticks = jobs_of(candidate, whole=whole), candidate.ticks
+        key = (*jobs, ticks.limits, ticks.static)
+        if key not in values:
+            values[key] = least_of_jobs(candidate, jobs, span=span, below=least)
+            least = min((value for value in (least, values[key]) if value is not None), default=None)
+    return None if least is None else pipeline.ticks.time(least)
