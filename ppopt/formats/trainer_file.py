@@ -4,7 +4,8 @@ A TOML, YAML or JSON file has the keys at any depth: of Megatron-LM (Megatron-Br
 torchtitan's table `activation_checkpoint`. Any other file is text with arguments of Megatron-LM.
 Defaults are those of megatron/training/arguments.py and
 megatron/core/transformer/transformer_config.py of Megatron-LM, d98e8a6: nothing recomputes, and
-`selective` alone recomputes core attention.
+`selective` alone recomputes core attention. torchtitan: `apply_ac` of
+torchtitan/distributed/activation_checkpoint.py; every n-th layer up to release 0.2.2.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES
 from ppopt.formats.documents import label, read_text
 from ppopt.formats.partition_file import LARGEST_FILE, TEXTS, read_partition
-from ppopt.problem import layout
+from ppopt.problem import layout, placement
 
 OVERLAPS = {
     "tp_comm_overlap": "tp",
@@ -32,6 +33,7 @@ OVERLAPS = {
 _KEYS = (
     *("recompute_granularity", "recompute_method", "recompute_num_layers", "recompute_modules"),
     *("recompute_activations", "recompute_layer_ids", "activation_checkpoint"),
+    *("module_fqns_per_model_part", "pipeline_parallel_degree", "pipeline_parallel_schedule"),
     *("fine_grained_activation_offloading", "offload_modules", "cpu_offloading"),
     *("activation_offload_fraction", "delta_offload_bytes_across_pp_ranks"),
     *OVERLAPS,
@@ -46,7 +48,7 @@ def read_recompute(path: Path) -> str | tuple[int, ...]:
     """
     keys, where = _read(path), label(path)
     if isinstance(table := keys.get("activation_checkpoint"), Mapping):
-        return _of_torchtitan(table, where)
+        return _of_torchtitan(table, keys, where)
     if (ids := keys.get("recompute_layer_ids")) not in _OFF:
         return tuple(map(int, _listed(ids)))
     granularity = keys.get("recompute_granularity")
@@ -121,14 +123,45 @@ def read_overlap(path: Path) -> tuple[str, ...]:
     return tuple(name for key, name in OVERLAPS.items() if keys.get(key) not in _OFF)
 
 
-def _of_torchtitan(table: Mapping[str, Any], where: str) -> str:
-    mode = table.get("mode", "selective")
-    if mode not in ("none", "full"):
+def _of_torchtitan(
+    table: Mapping[str, Any], keys: Mapping[str, Any], where: str
+) -> str | tuple[int, ...]:
+    """The mode of a table `activation_checkpoint`; without a number, `selective` is by operation.
+
+    Raises InputError, naming the file, if the mode recomputes parts of a layer.
+    """
+    mode, option = table.get("mode", "selective"), str(table.get("selective_ac_option", "op"))
+    if mode in ("none", "full"):
+        return str(mode)
+    if mode != "selective" or not option.isdigit():
         raise InputError(
             f"recompute: {where}: mode {mode} of activation_checkpoint recomputes single "
-            "operations, which layers do not list; use full or none"
+            "operations, which layers do not list: measure a layer with this mode, give it "
+            "`recompute: {time, activation}`, and use full"
         )
-    return str(mode)
+    period = int(option) or 1
+    return "full" if period == 1 else _every_nth(period, keys, where)
+
+
+def _every_nth(period: int, keys: Mapping[str, Any], where: str) -> tuple[int, ...]:
+    """The numbers of every n-th layer of each rank, which counts them in the order of its stages.
+
+    Raises InputError, naming the file, if it does not list the modules of every stage.
+    """
+    parts = keys.get("module_fqns_per_model_part")
+    if not isinstance(parts, list):
+        raise InputError(
+            f"recompute: {where}: selective_ac_option {period} counts the layers of a rank: list "
+            "them with module_fqns_per_model_part, or use full or none"
+        )
+    in_v = keys.get("pipeline_parallel_schedule") in ("ZBVZeroBubble", "DualPipeV")
+    rank_of = placement.NAMED["v" if in_v else "interleaved"]
+    devices = int(keys.get("pipeline_parallel_degree") or 1)
+    layers: dict[int, list[int]] = {}
+    for stage, names in enumerate(parts):
+        numbers = map(int, re.findall(r"\blayers\.(\d+)", " ".join(names)))
+        layers.setdefault(rank_of(stage, devices), []).extend(numbers)
+    return tuple(sorted(n for rank in layers.values() for n in rank[period - 1 :: period]))
 
 
 def _listed(value: object) -> list[str]:

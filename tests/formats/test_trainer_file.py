@@ -38,6 +38,14 @@ layers:
   - {forward: 1, role: head, activation: 1}
 """
 
+BY_OPERATION = """mode = "selective"  # none, full, selective, memory_budget
+selective_ac_option = "op"  # a number: every n-th layer
+per_op_sac_force_recompute_mm_shapes_by_fqns = ["moe.router.gate"]
+early_stop = false
+"""
+"""Keys of torchtitan/config/job_config.py of torchtitan 0.2.2."""
+EVERY_SECOND = BY_OPERATION.replace('"op"', '"2"')
+
 
 def pipeline(**fields: Any) -> Pipeline:
     return Pipeline(stages=2, batches=4, model=Model(LAYERS), partition=[3, 4], **fields)
@@ -128,6 +136,38 @@ def test_choices_of_trainers(name: str, text: str, recompute: str, tmp_path: Pat
     assert read_recompute(path) == recompute
 
 
+def test_every_layer_of_torchtitan_recomputes_in_full(tmp_path: Path) -> None:
+    path = tmp_path / "a.toml"
+    for option in ("0", "1"):
+        text = EVERY_SECOND.replace('"2"', f'"{option}"')
+        path.write_text(f"[activation_checkpoint]\n{text}")
+        assert read_recompute(path) == "full"
+
+
+@pytest.mark.parametrize(
+    ("schedule", "ranks"),
+    [
+        ("Interleaved1F1B", [[0, 1, 2, 5, 6], [3, 4, 7]]),
+        ("ZBVZeroBubble", [[0, 1, 2, 7], [3, 4, 5, 6]]),
+    ],
+)
+def test_every_second_layer_of_a_rank(
+    schedule: str, ranks: list[list[int]], tmp_path: Path
+) -> None:
+    """torchtitan 0.2.2 counts the blocks of a process in the order of its stages, from one."""
+    stages = [[0, 1, 2], [3, 4], [5, 6], [7]]
+    names = [[f"layers.{number}" for number in stage] for stage in stages]
+    names[0].insert(0, "tok_embeddings")
+    names[-1] += ["norm", "output"]
+    path = tmp_path / "a.toml"
+    path.write_text(
+        f"[parallelism]\npipeline_parallel_degree = 2\nmodule_fqns_per_model_part = {names}\n"
+        f'pipeline_parallel_schedule = "{schedule}"\n[activation_checkpoint]\n{EVERY_SECOND}'
+    )
+    counted = [rank[index] for rank in ranks for index in range(len(rank)) if (index + 1) % 2 == 0]
+    assert read_recompute(path) == tuple(sorted(counted))
+
+
 @pytest.mark.parametrize("number", [1, 2])
 def test_the_first_layers_of_every_stage_are_read_back(number: int, tmp_path: Path) -> None:
     """Four blocks on two stages, three and one: the second has fewer than two."""
@@ -170,6 +210,10 @@ def test_overlap_of_megatron_is_read(tmp_path: Path) -> None:
         ("a.txt", "--recompute-granularity full --recompute-method uniform "
          "--recompute-num-layers 2", "uniform, 2 layers is not known"),
         ("a.toml", '[activation_checkpoint]\nmode = "selective"', "mode selective"),
+        ("a.toml", f"[activation_checkpoint]\n{BY_OPERATION}", "single operations.* use full"),
+        ("a.toml", '[activation_checkpoint]\nmode = "memory_budget"\nmemory_budget = 0.5\n',
+         "mode memory_budget"),
+        ("a.toml", f"[activation_checkpoint]\n{EVERY_SECOND}", "with module_fqns_per_model_part"),
     ],
 )  # fmt: skip
 def test_what_is_not_known_is_refused(name: str, text: str, message: str, tmp_path: Path) -> None:
