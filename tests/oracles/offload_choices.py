@@ -76,5 +76,7 @@ def least_of_all(pipeline: Pipeline, *, whole: bool, span: bool = False) -> Frac
         key = (*jobs, ticks.limits, ticks.static)
         if key not in values:
             values[key] = least_of_jobs(candidate, jobs, span=span, below=least)
-            least = min((value for value in (least, values[key]) if value is not None), default=None)
+            least = min(
+                (value for value in (least, values[key]) if value is not None), default=None
+            )
     return None if least is None else pipeline.ticks.time(least)
