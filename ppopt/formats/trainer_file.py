@@ -4,7 +4,7 @@ A TOML, YAML or JSON file has the keys at any depth: of Megatron-LM (Megatron-Br
 torchtitan's table `activation_checkpoint`. Any other file is text with arguments of Megatron-LM.
 Defaults are those of megatron/training/arguments.py and
 megatron/core/transformer/transformer_config.py of Megatron-LM, d98e8a6: nothing recomputes, and
-`selective` alone recomputes core attention. torchtitan: `apply_ac` of
+`selective` alone recomputes core attention. torchtitan: the modes of
 torchtitan/distributed/activation_checkpoint.py; every n-th layer up to release 0.2.2.
 """
 

@@ -8,7 +8,7 @@ import pytest
 
 import ppopt
 from ppopt.derivation.derived_model import DerivedModel, derive_model
-from tests.factories.configs import DEEPSEEK_V3, LLAMA_8B, LLAMA_70B
+from tests.factories.configs import CONFIGS, DEEPSEEK_V3, LLAMA_8B, LLAMA_70B
 
 MOONLIGHT: dict[str, Any] = DEEPSEEK_V3 | {
     "hidden_size": 2048,
@@ -124,6 +124,19 @@ def test_published_recipes_fit_the_card_that_they_ran_on(
         peaks.append(max(map(float, schedule.peak_memory)) / 1024)
     assert 0.8 * 73.6 <= peaks[1] <= 73.6
     assert config is LLAMA_70B or peaks[0] > 80
+
+
+def test_a_recipe_without_recompute_fits_the_card_that_it_ran_on() -> None:
+    """Qwen3-30B-A3B on 16 H100, batch 512 in microbatches of 2: 80 GiB a card, no recompute."""
+    model = derive_model(
+        CONFIGS["Qwen/Qwen3-30B-A3B"], gpu="h100", precision="fp8", devices=2, data=8, expert=8,
+        batches=32, microbatch=2,
+    )  # fmt: skip
+    pipeline = model.model.pipeline(
+        devices=2, batches=32, placement="interleaved", chunks=12, recompute="none"
+    )
+    schedule = ppopt.evaluate(pipeline, "interleaved")
+    assert 0.9 * 80 <= max(map(float, schedule.peak_memory)) / 1024 <= 0.95 * 80
 
 
 def test_moves_to_the_host_by_hand() -> None:
