@@ -69,14 +69,14 @@ def module_sets(layer: Layer) -> Iterator[dict[str, tuple[str, ...]]]:
 def least_of_all(pipeline: Pipeline, *, whole: bool, span: bool = False) -> Fraction | None:
     """Least value over every choice, in the user's unit; None where none keeps the limits."""
     values: dict[object, int | None] = {}
-    least: int | None = None
+    lowest: int | None = None
     for candidate in every_choice(pipeline):
         assert candidate.grid == pipeline.grid
         jobs, ticks = jobs_of(candidate, whole=whole), candidate.ticks
         key = (*jobs, ticks.limits, ticks.static)
         if key not in values:
-            values[key] = least_of_jobs(candidate, jobs, span=span, below=least)
-            least = min(
-                (value for value in (least, values[key]) if value is not None), default=None
+            values[key] = least_of_jobs(candidate, jobs, span=span, below=lowest)
+            lowest = min(
+                (value for value in (lowest, values[key]) if value is not None), default=None
             )
-    return None if least is None else pipeline.ticks.time(least)
+    return None if lowest is None else pipeline.ticks.time(lowest)
