@@ -55,6 +55,9 @@ CAUGHT = {
     "problem/layer.py _named": "adds the name of the setting",
     "problem/phases.py _at": "adds the operation and the number of the phase",
     "problem/link.py read_link": "adds the name of the setting",
+    # What is too fine for an exact grid.
+    "problem/pipeline.py _set_grid": "a grid that is too fine: the input is rounded",
+    "problem/rounding.py rounded": "digits that are too many: fewer are tried",
     # The one door from a conflict to what does not apply.
     "errors.py not_applicable": "parts that ppopt chose do not go with the input",
 }

@@ -29,7 +29,7 @@ from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier, describe_point_choices
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
-from ppopt.report.labels import describe_causes, describe_links
+from ppopt.report.labels import describe_causes, describe_links, describe_rounding
 from ppopt.report.module_table import module_table
 from ppopt.report.objects import comparison_object, frontier_object, verification_object
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
@@ -465,6 +465,5 @@ def _gantt(schedule: Schedule) -> Iterator[str]:
 
 
 def _note_rounding(schedule: Schedule) -> None:
-    rounded = schedule.pipeline.rounded
-    if rounded:
-        note(f"note: finer than 10^-6 and rounded to it: {', '.join(rounded)}")
+    for rounding in describe_rounding(schedule.pipeline):
+        note(f"note: {rounding}")

@@ -25,7 +25,9 @@
 
 The other optional keys restore the pipeline as its user gave it, equal in every field:
 `placement_name` (null: the list; `default`: none was named), `chunks`, `mem_limit_given` (`1f1b`,
-`number` or `list`) and `rounded`.
+`number` or `list`), `rounded` and `rounded_by`. `rounded` lists the fields that were finer than
+10^-6 of the unit. `rounded_by` has the fields that would need more than 2^53 ticks, each with the
+largest change of a number, a fraction of its unit; it is absent if there are none.
 """
 
 from __future__ import annotations
@@ -37,7 +39,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
 from ppopt.problem import exact, placement
-from ppopt.problem.cost_table import STAGE_COSTS, Cost
+from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.field_values import LARGEST_GRID, is_list
@@ -67,11 +69,18 @@ LISTED = {f"listed_{field}": field for field in (TIMES, MEMORY)}
 """Keys of the factors in the user's order, and of the same factors in the chosen order."""
 OPTIONAL = (
     "backward_p2p_time",
-    *("name", "placement_name", "chunks", "mem_limit_given", "rounded", "device_speed"),
+    *("name", "placement_name", "chunks", "mem_limit_given"),
+    *("rounded", "rounded_by", "device_speed"),
     *(*FACTORS, *LISTED),
     *(*_DEFAULTS, "frozen", "training"),
     *(cost.name for cost in _SOMETIMES),
 )
+_NUMBERS = (
+    *(setting.field for setting in SETTINGS if setting.unit or setting.shape is Shape.PER_DEVICE),
+    *(cost.field for cost in LAYER_COSTS),
+    *("phases", "modules", "link.latency", "link.bandwidth"),
+)
+"""Fields whose numbers may be rounded, of layers, too."""
 _DEFAULT = "default"
 _BACK = "backward_p2p_time"
 _LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
@@ -100,6 +109,7 @@ def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
         "rounded": list(pipeline.rounded),
         **_in_ticks(pipeline, optional),
         **_fraction_lists(pipeline),
+        **({"rounded_by": _rounded_by(pipeline)} if pipeline.rounded_by else {}),
         **{
             key: value
             for key, default in _DEFAULTS.items()
@@ -142,6 +152,10 @@ def _fraction_lists(pipeline: Pipeline) -> dict[str, list[list[int]]]:
         for field, numbers in lists.items()
         if numbers is not None
     }
+
+
+def _rounded_by(pipeline: Pipeline) -> dict[str, list[int]]:
+    return {field: list(change.as_integer_ratio()) for field, change in pipeline.rounded_by}
 
 
 def _limit_form(pipeline: Pipeline) -> str | None:
@@ -198,6 +212,7 @@ def pipeline_from_object(
         routes=file["routes"],
         name=within("name", text, file.get("name", "")),
         rounded=within("rounded", _rounded, file.get("rounded", [])),
+        rounded_by=within("rounded_by", _read_rounded_by, file.get("rounded_by", {})),
         grid=Grid(per_unit, memory_per_unit),
         **known,
     )
@@ -354,12 +369,17 @@ def limit_as_given(file: dict[str, Any], limits: tuple[Fraction, ...] | None) ->
 
 
 def _rounded(value: object) -> tuple[str, ...]:
-    known = [
-        setting.field for setting in SETTINGS if setting.unit or setting.shape is Shape.PER_DEVICE
-    ]
-    if not isinstance(value, list) or any(field not in known for field in value):
+    if not isinstance(value, list) or any(field not in _NUMBERS for field in value):
         raise InputError(f"{abbreviated(value)} is not a list of fields of the pipeline")
     return tuple(value)
+
+
+def _read_rounded_by(value: object) -> tuple[tuple[str, Fraction], ...]:
+    changes = section(value, (), _NUMBERS)
+    return tuple(
+        (field, Fraction(*within(field, wholes, change, 2, 1, MAX_TICKS)))
+        for field, change in changes.items()
+    )
 
 
 def _check_same(

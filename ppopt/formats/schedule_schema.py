@@ -49,6 +49,7 @@ def _pipeline() -> Schema:
         "backward_p2p_time": _BOUNDARIES,
         "frozen": list_schema({"type": "boolean"}) | {"description": "per stage"},
         "mem_limit": or_null(list_schema(_TICKS)) | {"description": "per device"},
+        "rounded_by": {"description": "fields too fine for 2^53 ticks: their largest change"},
         **costs,
     }
     names = (*pipeline_json.REQUIRED, *pipeline_json.OPTIONAL)

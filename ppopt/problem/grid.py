@@ -39,9 +39,9 @@ class Grid(NamedTuple):
     def of(cls, pipeline: Pipeline) -> Grid:
         """The coarsest grid that loses nothing of the input of a pipeline.
 
-        It is a multiple of the grid that the pipeline already has.
+        It is a multiple of the grid that the pipeline already has, if it has one.
         """
-        at_speed_1 = of_model(pipeline) if pipeline.model is not None else _of_stages(pipeline)
+        at_speed_1 = numbers_at_speed_1(pipeline)
         factors = [pipeline.microbatch_times, pipeline.slice_times]
         if at_speed_1.offloads:
             factors.append(pipeline.microbatch_memory)
@@ -53,7 +53,7 @@ class Grid(NamedTuple):
         own = cls(
             at_speed_1.grid.time * ratio * finer, lcm(memory, exact.common_denominator(limits))
         )
-        return own.joined(pipeline.grid)
+        return own if pipeline.grid is None else own.joined(pipeline.grid)
 
     def joined(self, second: Grid) -> Grid:
         """The coarsest grid that loses nothing of two grids."""
@@ -82,6 +82,11 @@ class NumbersAtSpeed1(NamedTuple):
     def largest(self, unit: Unit) -> Fraction:
         """Largest absolute number of a unit."""
         return max(map(abs, self.numbers[unit]), default=ZERO)
+
+
+def numbers_at_speed_1(pipeline: Pipeline) -> NumbersAtSpeed1:
+    """What the costs and delays of a pipeline need."""
+    return of_model(pipeline) if pipeline.model is not None else _of_stages(pipeline)
 
 
 def _of_stages(pipeline: Pipeline) -> NumbersAtSpeed1:

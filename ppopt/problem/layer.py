@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from copy import copy
 from dataclasses import dataclass, replace
@@ -264,14 +264,27 @@ class Layer(LayerFields[Fraction]):
             return self
         if own is not None:
             factor = scales[own] / scales[unit]
-            changed |= {field: factor * getattr(self, field) for field in COST_FIELDS[measure]}
-            if self.phases is not None and measure is Unit.TIME:
-                changed["phases"] = self.phases.each(lambda number, _: factor * number)
-            keys = modules.TIMES if measure is Unit.TIME else modules.MEMORY
-            changed["modules"] = tuple(
-                module.each(lambda number, _: factor * number, keys) for module in self.modules
-            )
+            changed |= self.changed(measure, lambda number, _: factor * number)
         return replace(self, **changed)
+
+    def changed(self, measure: Unit, change: Callable[[Fraction, str], Fraction]) -> dict[str, Any]:
+        """Fields of its times, or its memory, with every number changed; `change` gets its name."""
+        fields: dict[str, Any] = {
+            field: change(getattr(self, field), field) for field in COST_FIELDS[measure]
+        }
+        if self.phases is not None and measure is Unit.TIME:
+            fields["phases"] = self.phases.each(change)
+        keys = modules.TIMES if measure is Unit.TIME else modules.MEMORY
+        fields["modules"] = tuple(module.each(change, keys) for module in self.modules)
+        return fields
+
+    def numbers(self, measure: Unit) -> Iterator[tuple[str, Fraction]]:
+        """Its times, or its amounts of memory, with their fields."""
+        yield from ((field, getattr(self, field)) for field in COST_FIELDS[measure])
+        if self.phases is not None and measure is Unit.TIME:
+            yield from (("phases", number) for number in self.phases.numbers)
+        keys = modules.TIMES if measure is Unit.TIME else modules.MEMORY
+        yield from (("modules", number) for number in modules.numbers_of(self.modules, keys))
 
     def having(self, **chosen: modules.Chosen) -> Layer:
         """The layer with other values of `recompute` and `offload`; its costs are not read again.

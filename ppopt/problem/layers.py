@@ -240,6 +240,14 @@ class Layers:
                 same = all(getattr(layer, name) == value for name, value in own.items())
                 changed[key] = layer if same else layer.having(**own)
             layers.append(changed[key])
+        return self._having(layers)
+
+    def mapped(self, change: Callable[[Layer], Layer]) -> Self:
+        """The layers, each of them changed; equal layers of a count stay one object."""
+        return self._having(map_distinct(change, self.layers))
+
+    def _having(self, layers: Sequence[Layer]) -> Self:
+        """Other layers in the units of these; nothing is read."""
         if all(map(is_, layers, self.layers)):
             return self
         model: Self = object.__new__(type(self))

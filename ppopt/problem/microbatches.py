@@ -70,8 +70,13 @@ def read_slice_times(value: object, slices: int, reader: FieldReader) -> Factors
     if denominator(factors) <= 10**DIGITS:
         return tuple(factors)
     reader.note([SLICE_TIMES])
-    rounded = [max(Fraction(1, 10**DIGITS), round(factor, DIGITS)) for factor in factors]
-    rounded[factors.index(max(factors))] += slices - sum(rounded)
+    return with_mean_1(factors, Fraction(1, 10**DIGITS))
+
+
+def with_mean_1(factors: Sequence[Fraction], step: Fraction) -> Factors:
+    """Factors of mean 1 as multiples of a step; the largest one makes up for the others."""
+    rounded = [step * max(1, round(factor / step)) for factor in factors]
+    rounded[factors.index(max(factors))] += len(factors) - sum(rounded)
     return tuple(rounded)
 
 

@@ -30,7 +30,7 @@ from ppopt.problem.distinct import map_distinct
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.grid import ADDED, Grid, delays_of_cuts, of_model, sized_delays
 from ppopt.problem.layer_table import LayerTable
-from ppopt.problem.stage_row import AMOUNTS, Devices, StageRow, refuse_large
+from ppopt.problem.stage_row import AMOUNTS, Devices, StageRow, TooFineError
 from ppopt.problem.units import Unit
 
 if TYPE_CHECKING:
@@ -105,7 +105,7 @@ class PartitionTable:
     def __init__(self, pipeline: Pipeline) -> None:
         """The partition of the pipeline does not matter; its model is in layers.
 
-        Raises ConflictError if costs are too large or too finely divided.
+        Raises TooFineError if costs are too large or too finely divided.
         """
         model, self._slices = pipeline.model, pipeline.num_slices
         self.devices = Devices.of(pipeline)
@@ -117,7 +117,7 @@ class PartitionTable:
             largest = int(numbers.largest(unit) * self._at_speed_1[unit])
             largest *= len(model) * slowest[unit]
             if largest >= _LARGEST:
-                refuse_large(unit, largest)
+                raise TooFineError(unit, largest)
         self.layers = LayerTable.of(
             model,
             {

@@ -20,6 +20,7 @@ from ppopt.problem import (
     microbatches,
     partition,
     placement,
+    rounding,
     units,
 )
 from ppopt.problem.backward_memory import RecomputeUnit
@@ -39,7 +40,7 @@ from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
 from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.settings import LIMIT_1F1B
-from ppopt.problem.stage_row import StageRow
+from ppopt.problem.stage_row import StageRow, TooFineError
 from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 
 MAX_TABLES = 64
@@ -77,8 +78,20 @@ class Pipeline(PipelineFields):
         microbatches.check_no_frozen_front(self.microbatch_memory, front)
         if self.slice_times:
             microbatches.check_no_pairs(self.slice_times, self.costs)
-        set_fields(self, grid=self._finest_grid)
-        _ = self.ticks
+        self._set_grid()
+
+    def _set_grid(self) -> None:
+        """Set the grid, and round what is read if that makes it too fine."""
+        stated = self.grid
+        try:
+            set_fields(self, grid=self._finest_grid)
+            _ = self.ticks
+        except TooFineError as error:
+            if stated is not None:
+                raise
+            rounded = rounding.rounded(self, error)
+            vars(self).clear()
+            vars(self).update(vars(rounded))
 
     def _read_model(self) -> None:
         """Read the model, its recompute and offload, and the form of its partition."""

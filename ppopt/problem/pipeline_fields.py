@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from fractions import Fraction
 from typing import Any
 
 from ppopt.problem.cost_table import StageFields
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.grid import ANY_GRID
 from ppopt.problem.link_mode import HostLink, LinkMode
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.placement import PartitionOrder
@@ -130,6 +130,9 @@ class PipelineFields(StageFields[Any]):
     name: str = ""
     rounded: tuple[str, ...] = ()
     """The fields whose input was finer than 10^-6 of the unit and was rounded to it."""
-    grid: Any = ANY_GRID
+    rounded_by: tuple[tuple[str, Fraction], ...] = ()
+    """The fields whose numbers were rounded because the grid would be too fine otherwise, each with
+    the largest change of a number, in its unit (see `ppopt.problem.rounding`)."""
+    grid: Any = None
     """Ticks per unit of all pipelines of this input, a `ppopt.problem.grid.Grid`. It becomes as
-    fine as the input needs when the pipeline is read."""
+    fine as the input needs when the pipeline is read. None: numbers may be rounded for it."""

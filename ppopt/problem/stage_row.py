@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import chain
 from math import ceil, lcm
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -27,6 +27,17 @@ AMOUNTS = {TIME: "times", Unit.MEMORY: "memory"}
 _ROWS = 32
 """More than there are costs of one unit."""
 _PAIRS = tuple(cost.field for cost in STAGE_COSTS if cost.of_pairs)
+
+
+class TooFineError(ConflictError):
+    """Sums of times, or of memory, exceed `MAX_TICKS` on the grid of a pipeline."""
+
+    def __init__(self, unit: Unit, ticks: int) -> None:
+        super().__init__(
+            f"{AMOUNTS[unit]}: too large or too finely divided to stay exact "
+            f"({ticks} ticks, at most 2^53); use fewer digits or fewer batches"
+        )
+        self.unit = unit
 
 
 class Devices(NamedTuple):
@@ -80,7 +91,7 @@ class StageRow(NamedTuple):
     def ticks(self, pipeline: Pipeline) -> Ticks:
         """The costs of the pipeline in ticks of its grid.
 
-        Raises ConflictError if times or memory are so large, or so finely divided, that sums of
+        Raises TooFineError if times or memory are so large, or so finely divided, that sums of
         ticks would exceed `MAX_TICKS`.
         """
         (ratio, _, slowness, hosting), limits = self.devices, pipeline.limits
@@ -129,10 +140,10 @@ def _pieces(pipeline: Pipeline) -> int:
 
 
 def _largest(unit: Unit, *rows: Any) -> int:
-    """Largest of some arrays of ticks; raises ConflictError if it is too large."""
+    """Largest of some arrays of ticks; raises TooFineError if it is too large."""
     largest = max(int(abs(row).max()) for row in rows if row.size)
     if largest >= MAX_TICKS:
-        refuse_large(unit, largest)
+        raise TooFineError(unit, largest)
     return largest
 
 
@@ -152,7 +163,7 @@ def _tuples(values: Any) -> tuple[Any, ...]:
 def check_range(ticks: Ticks, table: Mapping[str, Any], pieces: int) -> None:
     """Check the sums of all times and of all memory; `table` has the costs of stages, by field.
 
-    `pieces` is the number of microbatches times slices. Raises ConflictError if a sum is not below
+    `pieces` is the number of microbatches times slices. Raises TooFineError if a sum is not below
     `MAX_TICKS`.
     """
     total = dict.fromkeys(Unit, 0)
@@ -165,12 +176,4 @@ def check_range(ticks: Ticks, table: Mapping[str, Any], pieces: int) -> None:
     total[Unit.MEMORY] += max(*ticks.static, *(ticks.limits or (0,)))
     for unit, sum_of in total.items():
         if sum_of >= MAX_TICKS:
-            refuse_large(unit, sum_of)
-
-
-def refuse_large(unit: Unit, ticks: int) -> NoReturn:
-    """Raise ConflictError for a sum of too many ticks of time or of memory."""
-    raise ConflictError(
-        f"{AMOUNTS[unit]}: too large or too finely divided to stay exact "
-        f"({ticks} ticks, at most 2^53); use fewer digits or fewer batches"
-    )
+            raise TooFineError(unit, sum_of)

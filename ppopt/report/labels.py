@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -31,6 +31,17 @@ CAUSE_TEXTS = {
     Cause.COLLECTIVE: "waiting for weights or gradients",
     Cause.HOST: "waiting for the host",
 }
+
+
+def describe_rounding(pipeline: Pipeline) -> Iterator[str]:
+    """Which numbers of the input were rounded, and by how much."""
+    if pipeline.rounded:
+        yield f"finer than 10^-6 and rounded to it: {', '.join(pipeline.rounded)}"
+    if pipeline.rounded_by:
+        changes = ", ".join(
+            f"{field} by at most {plain(change)}" for field, change in pipeline.rounded_by
+        )
+        yield f"too fine to compute exactly, and rounded: {changes}"
 
 
 def describe_links(mode: str | None) -> str:

@@ -21,7 +21,13 @@ from ppopt.problem.units import Unit
 from ppopt.report.colours import HUES, IDLE_LOOKS
 from ppopt.report.columns import Column, Html, figure_columns, html_table, left
 from ppopt.report.entries import PageSchedule, TimeUse
-from ppopt.report.labels import CAUSE_TEXTS, describe_order, isolated, objective_name
+from ppopt.report.labels import (
+    CAUSE_TEXTS,
+    describe_order,
+    describe_rounding,
+    isolated,
+    objective_name,
+)
 from ppopt.report.module_table import module_table
 from ppopt.report.numbers import NONE, headed, measured, number, percent
 from ppopt.report.placement_text import placement_of
@@ -194,8 +200,7 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
         if factors := getattr(pipeline, field):
             listed = _listed([plain(factor) for factor in factors])
             lines.append(f"Factors on the {what} of microbatches 0, 1, ...: {listed}")
-    if pipeline.rounded:
-        lines.append(f"Rounded to 10^-6 of the unit on input: {', '.join(pipeline.rounded)}")
+    lines += (f"Numbers {rounding}" for rounding in describe_rounding(pipeline))
     if provenance := _provenance(report):
         lines.append(provenance)
     text = "".join(f"<p>{escape(line)}</p>" for line in lines)

@@ -20,7 +20,6 @@ from ppopt.formats.typed_values import typed_value
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.decisions import SEARCH, Decisions
-from ppopt.problem.grid import ANY_GRID
 from ppopt.problem.layer import Layer
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
@@ -147,8 +146,8 @@ def can_start_from(schedule: Schedule) -> bool:
     It may not from a measured step, nor from starts between the ticks of the costs.
     """
     own = schedule.pipeline
-    on_grid = own.grid == replace(own, grid=ANY_GRID).grid
-    return on_grid and schedule.fits_limits and not is_measured(schedule)
+    on_grid = own.rounded_by or own.grid == replace(own, grid=None).grid
+    return bool(on_grid) and schedule.fits_limits and not is_measured(schedule)
 
 
 # A schedule of a file, on the pipeline of the study.

@@ -42,6 +42,7 @@ from ppopt.studies.plan_space import (
     default_recompute,
     default_strategies,
     fields_of,
+    rounded_once,
     training_of,
 )
 
@@ -183,7 +184,9 @@ def _space(
             "routes: partitions are searched for one route alone; a plan of two routes takes a "
             "partition by rule: --routes 2 --partition balanced (or even, or counts)"
         )
-    limit = _limit(model, devices, batches, mem_limit, fields)
+    fields = fields if mem_limit is None else {**fields, "mem_limit": mem_limit}
+    model, fields = rounded_once(model, devices, max(batches, default=1), fields)
+    limit = _limit(model, devices, batches, fields.pop("mem_limit", None), fields)
     if recompute is None:
         recompute = default_recompute(model, limited=limit is not None)
     return PlanSpace(

@@ -180,7 +180,7 @@ class PlanBaselines:
                 chunks=chunks,
                 partition=space.partition,
                 recompute=None if recompute == AS_GIVEN else recompute,
-                **space.fields,
+                **space.on_one_grid,
             )
             options = strategy.own_options(space.options)
             placed = strategy.apply(pipeline, options)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm
@@ -12,8 +13,9 @@ from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.problem.decisions import SEARCH, SEARCH_SET, Decisions
+from ppopt.problem.grid import ANY_GRID
 from ppopt.problem.layer_options import convex_hull, sets_of_all, shortest_by_memory
-from ppopt.problem.microbatches import GIVEN_ORDER
+from ppopt.problem.microbatches import GIVEN_ORDER, MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
@@ -181,6 +183,11 @@ class PlanSpace:
         return Decisions.open_in({**self.fields, "partition": self.partition})
 
     @property
+    def on_one_grid(self) -> dict[str, Any]:
+        """Further fields of every pipeline, none of which is rounded for a grid of its own."""
+        return {"grid": ANY_GRID, **self.fields}
+
+    @property
     def order(self) -> Any:
         """Order of the microbatches of every configuration, as `ppopt.Pipeline` takes it."""
         return self.fields.get("order", GIVEN_ORDER)
@@ -224,7 +231,7 @@ class PlanSpace:
         Raises NotApplicableError if there is none.
         """
         recompute = configuration.recompute
-        fields = dict(self.fields)
+        fields = self.on_one_grid
         if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
             fields["offload"] = "none"
         with not_applicable():
@@ -260,7 +267,7 @@ class PlanSpace:
         if isinstance(current, Schedule) and current.pipeline.batches in self.batches:
             batches = current.pipeline.batches
         pipeline = self.model.pipeline(
-            devices=self.devices, batches=batches, partition=self.partition, **self.fields
+            devices=self.devices, batches=batches, partition=self.partition, **self.on_one_grid
         )
         modes = dict.fromkeys(_DEFAULT_RECOMPUTE.get(mode, mode) for mode in self.recompute)
         return current_schedule(current, pipeline, objective, self.options, modes)
@@ -358,7 +365,27 @@ def fields_of(pipeline: Pipeline) -> dict[str, Any]:
         del fields["p2p"]
     if set(pipeline.device_speed) == {1}:
         del fields["device_speed"]
+    if pipeline.rounded_by:
+        fields |= {"rounded_by": pipeline.rounded_by, "grid": pipeline.grid}
     return fields
+
+
+def rounded_once(
+    model: Model, devices: int, batches: int, fields: Mapping[str, Any]
+) -> tuple[Model, dict[str, Any]]:
+    """The model and the fields of a plan, rounded if their numbers are too fine (`rounding`).
+
+    All configurations then have the same numbers. They are rounded for the largest number of
+    microbatches.
+    """
+    chosen = {name: fields[name] for name in fields if name.startswith(("recompute", "offload"))}
+    stated = {name: value for name, value in fields.items() if name not in chosen}
+    with suppress(NotApplicableError), not_applicable():
+        pipeline = model.pipeline(devices=devices, batches=batches, **stated)
+        if pipeline.rounded_by:
+            names = (*stated, TIMES, MEMORY, SLICE_TIMES, "rounded_by", "grid")
+            return pipeline.model, chosen | {name: getattr(pipeline, name) for name in names}
+    return model, dict(fields)
 
 
 def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:

@@ -24,7 +24,7 @@ from ppopt.studies.records import canonical
 from ppopt.versions import DISTRIBUTION, version_of
 
 _APPEARANCE = (
-    *("name", "rounded", "placement_name", "chunks", "mem_limit_given"),
+    *("name", "rounded", "rounded_by", "placement_name", "chunks", "mem_limit_given"),
     *("time_unit", "memory_unit", *(setting.field for setting in COUNTS)),
 )
 """Keys of a pipeline's JSON object that are not content: names, units and forms of input."""

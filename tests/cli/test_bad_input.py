@@ -93,7 +93,10 @@ LINES = {
     "time: negative": (f"solve {SIZE} --forward-times -1 {WRITING}", "--forward-times: -1"),
     "time: infinite": (f"solve {SIZE} --forward-times inf {WRITING}", "'inf'"),
     "time: huge exponent": (f"solve {SIZE} --forward-times 1e999999999 {WRITING}", "1e999999999"),
-    "time: too fine a sum": (f"solve {SIZE} --forward-times 999999999999.999999 {WRITING}", "2^53"),
+    "time: too large a sum": (
+        f"solve --stages 4 --batches 99999 --forward-times 999999999999 {WRITING}",
+        "2^53",
+    ),
     "time: two lines": (f"solve {SIZE} --forward-times '1\n2' {WRITING}", "'1\\n2'"),
     "list: long": (
         f"solve {SIZE} --forward-times 1,2,3 {WRITING}",

@@ -288,6 +288,25 @@ class TestPlacement:
         ran = done("eval 1f1b --stages 2 --batches 2 --forward-times 1.0000001")
         assert ran.err == "note: finer than 10^-6 and rounded to it: forward\n"
 
+    def test_input_that_is_too_fine_is_rounded_and_said(self, tmp_path: Path) -> None:
+        """Speeds of six digits, and factors of six digits, need 2 x 10^19 ticks in one unit."""
+        line = (
+            "--stages 2 --batches 2 --device-speed 1.000003,0.999983 "
+            "--microbatch-times 1.000003,0.999983 --forward-times 123456.789012,1"
+        )
+        page = tmp_path / "page.html"
+        ran = done(f"solve {line} -o {page}")
+        assert ran.err.startswith(
+            "note: too fine to compute exactly, and rounded: forward by at most "
+        )
+        assert "too fine to compute exactly, and rounded: forward by at most " in page.read_text()
+        output = json_of(f"solve {line}")
+        rounded_by = output["schedule"]["pipeline"]["rounded_by"]
+        assert output["status"] == "optimal"
+        assert {"forward", "device_speed", "microbatch_times"} <= set(rounded_by)
+        change, per = rounded_by["forward"]
+        assert 0.211 < change / per <= 0.5
+
 
 QUICK = ("zeropipe-example", "llama-3.1-8b", "internvl2-26b")
 """A pipeline of stages, a model in layers, and one with an encoder."""

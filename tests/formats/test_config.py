@@ -157,7 +157,7 @@ class TestSettings:
             setting.field: setting for setting in SETTINGS if setting.scope is SettingScope.PIPELINE
         }
         defaults = {field.name: field.default for field in fields(Pipeline)}
-        assert set(declared) == set(defaults) - {"rounded", "grid"}
+        assert set(declared) == set(defaults) - {"rounded", "rounded_by", "grid"}
         for name, setting in declared.items():
             if setting.has_value:
                 assert defaults[name] == setting.default

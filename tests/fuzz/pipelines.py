@@ -11,7 +11,6 @@ from random import Random
 from typing import Any
 
 from ppopt import Pipeline
-from ppopt.problem.grid import ANY_GRID
 from tests.fuzz.category import Case
 
 SCALES = (1, 1, 1, 1, 1, Decimal("0.5"), Decimal("0.000001"), 10**6, 10**9)
@@ -204,7 +203,7 @@ def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
         p2p=_divided(pipeline.p2p, unit),
         backward_p2p=_divided(pipeline.backward_p2p, unit),
         device_speed=1,
-        grid=ANY_GRID,
+        grid=None,
     )
     return scaled, unit * pipeline.ticks.per_unit / scaled.ticks.per_unit
 

@@ -177,6 +177,7 @@ SHARED = {
             "partition_table",
             "phases",
             "phase_pairs",
+            "rounding",
             "sequence_lengths",
             "stage_row",
         )
