@@ -91,17 +91,11 @@ def profile(
 
     `ppopt solve --config FILE` reads it.
     """
-    from ppopt.cli.files import check_place
     from ppopt.formats.files import write
     from ppopt.profiles.reader import TimerReader
 
-    target, sources = Path(output), files or []
+    target, sources = _target(output), files or []
     suffix = target.suffix.lower()
-    if suffix not in (*YAML, ".json", ".html"):
-        raise InputError(
-            f"output: {output}: end it in .yaml (pipeline), .json (measured step) or .html (page)"
-        )
-    check_place(target)
     if stages_from is not None:
         if source is not None or suffix not in YAML or layers is not None:
             raise InputError(
@@ -131,6 +125,19 @@ def profile(
     else:
         recorded = _recorded(reader.read(sources), source, description, layers)
     return _write(recorded, reader.runtime, target, limit)
+
+
+def _target(output: str) -> Path:
+    """The file to write; raises InputError if it is of no kind that is written."""
+    from ppopt.cli.files import check_place
+
+    target = Path(output)
+    if target.suffix.lower() not in (*YAML, ".json", ".html"):
+        raise InputError(
+            f"output: {output}: end it in .yaml (pipeline), .json (measured step) or .html (page)"
+        )
+    check_place(target)
+    return target
 
 
 def _check_counts(source: str, stages: int | None, batches: int | None, *, timers: bool) -> None:

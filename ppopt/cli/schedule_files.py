@@ -193,7 +193,8 @@ def export(file: Path, to: ExportFormat, output: str, time_unit: str | None = No
     from ppopt.formats.loader_order import describe_loader_order, file_beside
     from ppopt.formats.megatron_schedule import stated_group_size
     from ppopt.formats.primus_schedule import primus_files
-    from ppopt.formats.trainer_partition import megatron_arguments, torchtitan_files
+    from ppopt.formats.torchtitan_keys import torchtitan_files
+    from ppopt.formats.trainer_partition import megatron_arguments
 
     writers: dict[ExportFormat, Callable[[Schedule], str]] = {
         ExportFormat.TORCH_CSV: torch_csv.order_csv,

@@ -219,6 +219,10 @@ class Run:
     decoder: Decoder
     count: int
 
+    def parameters(self, hidden: int) -> int:
+        """Parameters of all of them."""
+        return self.count * self.decoder.parameters(hidden)
+
 
 @dataclass(frozen=True)
 class Encoder:
@@ -249,7 +253,7 @@ class Encoder:
     @property
     def parameters(self) -> int:
         """Parameters of patches, positions, layers and projections."""
-        layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
+        layers = sum(run.parameters(self.hidden) for run in self.runs)
         projections = sum(map(parameters_of, self.projections))
         return layers + self.patch.parameters + projections + self.vectors
 
@@ -267,7 +271,7 @@ class SourceEncoder:
 
     def parameters(self, hidden: int) -> int:
         """Parameters of layers, positions and the norm."""
-        return self.vectors + sum(run.count * run.decoder.parameters(hidden) for run in self.runs)
+        return self.vectors + sum(run.parameters(hidden) for run in self.runs)
 
 
 @dataclass(frozen=True)
@@ -316,7 +320,7 @@ class Architecture:
     @property
     def parameters(self) -> int:
         """Parameters of the model, norms and biases included, prediction modules left out."""
-        layers = sum(run.count * run.decoder.parameters(self.hidden) for run in self.runs)
+        layers = sum(run.parameters(self.hidden) for run in self.runs)
         tables = self.vocabulary * (1 if self.tied else 2) + self.positions
         encoder = self.encoder.parameters if self.encoder else 0
         encoder += self.source.parameters(self.hidden) if self.source else 0

@@ -53,6 +53,16 @@ def parameters_of(matrices: Iterable[Matrix]) -> int:
     return sum(matrix.parameters for matrix in matrices)
 
 
+def _query_matrices(hidden: int, latent: int, queries: int) -> tuple[Matrix, ...]:
+    """The projections of queries, by way of a latent vector unless its width is 0."""
+    if not latent:
+        return (Matrix("query", hidden, queries, Shard.COLUMNS),)
+    return (
+        Matrix("query down", hidden, latent, Shard.NONE),
+        Matrix("query up", latent, queries, Shard.COLUMNS, "query latent"),
+    )
+
+
 def mean_keys(
     context: int, window: int | None = None, *, causal: bool = True, chunked: bool = False
 ) -> float:
@@ -120,23 +130,11 @@ class GroupedQueryAttention:
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections of queries, keys, values and the output, in order of execution."""
-        queries, outputs, latent = (
-            self.heads * self.width,
-            self.heads * self.value,
-            self.query_latent,
-        )
-        query = (
-            (
-                Matrix("query down", hidden, latent, Shard.NONE),
-                Matrix("query up", latent, queries, Shard.COLUMNS, "query latent"),
-            )
-            if latent
-            else (Matrix("query", hidden, queries, Shard.COLUMNS),)
-        )
+        outputs = self.heads * self.value
         gate = (Matrix("gate", hidden, outputs, Shard.COLUMNS),) if self.gated else ()
         read = SOURCE if self.crossed else HIDDEN
         return (
-            *query,
+            *_query_matrices(hidden, self.query_latent, self.heads * self.width),
             *gate,
             Matrix("key", hidden, self.groups * self.width, Shard.COLUMNS, read),
             Matrix("value", hidden, self.groups * self.value, Shard.COLUMNS, read),
@@ -258,18 +256,9 @@ class LatentAttention:
 
     def matrices(self, hidden: int) -> tuple[Matrix, ...]:
         """The projections down to latents, up to heads, and of the output."""
-        latent, queries = self.query_latent, self.heads * self.query
-        values = self.heads * (self.plain + self.value)
-        query = (
-            (
-                Matrix("query down", hidden, latent, Shard.NONE),
-                Matrix("query up", latent, queries, Shard.COLUMNS, "query latent"),
-            )
-            if latent
-            else (Matrix("query", hidden, queries, Shard.COLUMNS),)
-        )
+        latent, values = self.query_latent, self.heads * (self.plain + self.value)
         return (
-            *query,
+            *_query_matrices(hidden, latent, self.heads * self.query),
             Matrix("key-value down", hidden, self.latent + self.position, Shard.NONE),
             Matrix("key-value up", self.latent, values, Shard.COLUMNS, "key-value latent"),
             *(self.indexer.matrices(hidden, latent) if self.indexer else ()),

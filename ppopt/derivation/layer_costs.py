@@ -27,7 +27,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate
-from math import ceil, floor, inf
+from math import floor, inf
 from typing import Any, NamedTuple
 
 from ppopt.derivation.architecture import (
@@ -51,14 +51,12 @@ from ppopt.derivation.gpus import Gpu
 from ppopt.derivation.kernels import Kernel, KernelBound
 from ppopt.derivation.layer_part import LayerPart, ModuleCosts, PerKind
 from ppopt.derivation.layer_parts import TOKENS, Rank
+from ppopt.derivation.rounding import MIB, mib, rounded, rounded_seconds
 from ppopt.derivation.training import ELEMENT, Frozen, Overlap, Training
 from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.phases import Phases
 
-MIB = 2**20
 EMBEDDING = "embedding"
-SHORTEST = 0.001
-"""ms; every time is a multiple of it."""
 OPERATIONS = (1, 1, 1, 2)
 """Operations of F, B, W and BW, which is B and W."""
 CHECKPOINT = 0.3e-3
@@ -166,7 +164,7 @@ class Costing:
         forward = gathered(layer) + gathered(layer if in_run else after)
         backward = gathered(layer) + gathered(layer if in_run else before) + gradients
         first, back = layer.workspace
-        return replace(layer, workspace=(first + _mib(forward), back + _mib(backward)))
+        return replace(layer, workspace=(first + mib(forward), back + mib(backward)))
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
@@ -241,7 +239,7 @@ class Costing:
         size = training.style.gradient * hidden * vocabulary / training.tensor
         ends = Group(2, training.tensor * training.ranks)
         reduce = Collective("tied", Pattern.ALL_REDUCE, size, ends).seconds(self.gpu, self.node)
-        sync = costs.step.gradient_sync + _optional(self.scale.communication * reduce)
+        sync = costs.step.gradient_sync + rounded_seconds(self.scale.communication * reduce)
         return replace(costs, step=costs.step._replace(gradient_sync=round(sync, 3)))
 
     def matrix_flops(self, frozen: bool) -> int:
@@ -285,8 +283,8 @@ class Costing:
         return replace(
             layer,
             output=round(layer.output + size / MIB, 3),
-            stashed=min(layer.stashed + _mib(size), layer.activation),
-            workspace=(first, back + _mib(size)),
+            stashed=min(layer.stashed + mib(size), layer.activation),
+            workspace=(first, back + mib(size)),
         )
 
     def encoder(self, encoder: Encoder, hidden: int) -> list[DerivedLayer]:
@@ -359,21 +357,21 @@ class Costing:
         loss = self.training.loss_costs.workspace * logits * each
         back = max(ELEMENT * gradients * each, loss)
         handed = ELEMENT * hidden * self.rank.local_tokens
-        activation = _mib(sum(part.stashed for part in parts))
+        activation = mib(sum(part.stashed for part in parts))
         times = self.times(parts, role)
-        total = Times(*map(_rounded, times.total))
+        total = Times(*map(rounded, times.total))
         communication = times.communication + times.streaming
         repeated = max(0.0, times.with_recompute - total.backward)
         return DerivedLayer(
             *(name, role, count),
             **total._asdict(),
             communication=Times(*(round(time, 3) for time in communication)),
-            recompute=_rounded(repeated) if self.training.reshards else total.forward,
+            recompute=rounded(repeated) if self.training.reshards else total.forward,
             activation=activation,
-            static=_mib(sum(map(self.data_parallel.static, parts))),
+            static=mib(sum(map(self.data_parallel.static, parts))),
             output=0 if role == "head" else round(handed / MIB, 3),
-            workspace=(_mib(loss), _mib(back)),
-            stashed=min(_mib(handed), activation),
+            workspace=(mib(loss), mib(back)),
+            stashed=min(mib(handed), activation),
             offload=self._moving(activation) if role in (DECODER, "mtp") else 0,
             step=self.step(parts, total),
             frozen=frozen,
@@ -419,7 +417,7 @@ class Costing:
                 launching = number * self.training.style.launch * self.gpu.launch_time
                 launching += CHECKPOINT * sum(each.number for each in same)
                 seconds = max(seconds, self.scale.compute * launching)
-            time = _rounded(1000 * seconds) if kernels or exchanged else None
+            time = rounded(1000 * seconds) if kernels or exchanged else None
             offloaded = floor(sum(each.offloaded for each in same) / MIB)
             modules.append(
                 DerivedModule(
@@ -428,9 +426,9 @@ class Costing:
             )
         return tuple(modules)
 
-    def _moving(self, mib: int) -> float:
+    def _moving(self, size: int) -> float:
         """Milliseconds of a move to the host, or back."""
-        return _rounded(1000 * mib * MIB / (self.gpu.host_bandwidth * self.gpu.host_efficiency))
+        return rounded(1000 * size * MIB / (self.gpu.host_bandwidth * self.gpu.host_efficiency))
 
     def transfers(self, sizes: Iterable[float]) -> dict[str, Any]:
         """The setting of a model file for transfers of these sizes, in MiB, to the next device.
@@ -440,9 +438,9 @@ class Costing:
         *smaller, largest = sorted(set(sizes))
         time, latency = self.transfer(largest), self.transfer(0)
         if not smaller:
-            return {"p2p_time": _rounded(time)}
+            return {"p2p_time": rounded(time)}
         bandwidth = float(f"{largest / (time - latency):.4g}")
-        return {"link": {"latency": _rounded(latency), "bandwidth": bandwidth}}
+        return {"link": {"latency": rounded(latency), "bandwidth": bandwidth}}
 
     def transfer(self, size: float) -> float:
         """Milliseconds of a transfer of `size` MiB to the next device."""
@@ -567,10 +565,10 @@ class Costing:
             sum(each.size for each in gathers) if once and self.training.shards_weights else 0
         )
         return StepCosts(
-            unshard=_optional(self.exposed(gathers)) if once else 0,
-            unshard_memory=_mib(kept_bytes),
-            gradient_sync=_optional(self.exposed(reductions)) if once else 0,
-            optimizer=_optional(self.scale.compute * self.computed(shared.optimizer(parts))),
+            unshard=rounded_seconds(self.exposed(gathers)) if once else 0,
+            unshard_memory=mib(kept_bytes),
+            gradient_sync=rounded_seconds(self.exposed(reductions)) if once else 0,
+            optimizer=rounded_seconds(self.scale.compute * self.computed(shared.optimizer(parts))),
         )
 
     def _bucketed(
@@ -598,17 +596,3 @@ def _excess(time: float, parallel: float) -> float:
 def _gradients(decoder: Decoder, hidden: int) -> float:
     """Elements per token of gradients that are live at the same time."""
     return hidden + max((each.stashed(hidden) for each in decoder.feed_forwards), default=0)
-
-
-def _mib(size: float) -> int:
-    return ceil(size / MIB)
-
-
-def _rounded(milliseconds: float) -> float:
-    """A time in ms, a multiple of `SHORTEST`; 0 if there is no work."""
-    return max(SHORTEST, round(milliseconds, 3)) if milliseconds else 0.0
-
-
-def _optional(time: float) -> float:
-    """Seconds as ms; 0 if there is no work."""
-    return _rounded(1000 * time)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
-from typing import TypeVar
+from typing import Any
 
 from ppopt.derivation.architecture import Architecture, Experts
 from ppopt.derivation.attention import Attention
@@ -28,7 +28,6 @@ from ppopt.derivation.gpus import FUSED, UNFUSED, Precision
 from ppopt.errors import ConflictError, InputError
 from ppopt.formats.fields import abbreviated, whole, within
 
-Name = TypeVar("Name", bound=StrEnum)
 MAX_COUNT = 2**31
 MAX_IMBALANCE = 1000
 GRADIENT_BYTES = (2, 4)
@@ -205,15 +204,9 @@ class Training:
         within("zero", whole, self.zero, 0, 3)
         if not isinstance(self.expert_imbalance, ExpertLoads):
             check_imbalance(self.expert_imbalance)
-        vars(self)["precision"] = _named(Precision, "precision", self.precision)
-        vars(self)["context_type"] = _named(ContextType, "context_type", self.context_type)
-        vars(self)["dispatcher"] = _named(Dispatcher, "dispatcher", self.dispatcher)
-        vars(self)["reshard_after_forward"] = _named(
-            Reshard, "reshard_after_forward", self.reshard_after_forward
+        vars(self).update(
+            {field: _named(kind, field, getattr(self, field)) for field, kind in _NAMES.items()}
         )
-        vars(self)["overlap"] = tuple(_named(Overlap, "overlap", name) for name in self.overlap)
-        vars(self)["loss"] = _named(Loss, "loss", self.loss)
-        vars(self)["freeze"] = tuple(_named(Frozen, "freeze", name) for name in self.freeze)
         framework_named(self.framework)
         if self.fp8_recipe not in FP8_RECIPES:
             raise _unknown("fp8_recipe", self.fp8_recipe, FP8_RECIPES)
@@ -502,6 +495,18 @@ class Training:
         return ", ".join(f"{name} {size}" for name, size in ranks.items() if size > 1) or "none"
 
 
+_NAMES: Mapping[str, type[StrEnum]] = {
+    "precision": Precision,
+    "context_type": ContextType,
+    "dispatcher": Dispatcher,
+    "reshard_after_forward": Reshard,
+    "overlap": Overlap,
+    "loss": Loss,
+    "freeze": Frozen,
+}
+"""Field -> its names, of which it has one or several."""
+
+
 def check_imbalance(factor: float) -> None:
     """Raise InputError if a factor of imbalance is out of range."""
     if not 1 <= factor <= MAX_IMBALANCE:
@@ -511,8 +516,10 @@ def check_imbalance(factor: float) -> None:
         )
 
 
-def _named(kind: type[Name], field: str, name: str) -> Name:
-    """A member by its name; raises InputError if there is none."""
+def _named(kind: type[StrEnum], field: str, name: str | Iterable[str]) -> Any:
+    """A member by its name, or several; raises InputError if there is none of a name."""
+    if not isinstance(name, str):
+        return tuple(_named(kind, field, each) for each in name)
     if name not in tuple(kind):
         raise _unknown(field, name, kind)
     return kind(name)

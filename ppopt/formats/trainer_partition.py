@@ -1,9 +1,9 @@
-"""The partition of a model in layers, as Megatron-LM's arguments and as torchtitan's keys.
+"""The partition of a model in layers as Megatron-LM's arguments, and what trainers support of it.
 
-Both build embedding and head themselves: where a model has no layer of that role, it is named in
-the first and in the last stage. One that is named so and has no such role is refused, for it would
-count as a transformer layer. Both recompute either every transformer layer or none, and never the
-embedding or the head: other choices are refused.
+Megatron-LM and torchtitan build embedding and head themselves: where a model has no layer of that
+role, it is named in the first and in the last stage. One that is named so and has no such role is
+refused, for it would count as a transformer layer. Both recompute either every transformer layer or
+none, and never the embedding or the head: other choices are refused.
 
 Layers before the embedding are an encoder. Megatron-LM runs all of it in the first stage, with the
 embedding, and its layout is that of the language model alone (`LLaVAModel` in
@@ -11,25 +11,17 @@ megatron/core/models/multimodal/llava_model.py; `model_provider` of examples/mul
 which adds `--recompute-vision`). torchtitan's language models have no encoder.
 
 Megatron-LM (d98e8a6): `--pipeline-model-parallel-layout`, and what is checked of it, from
-`validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py. torchtitan
-(b5bcd76): keys of `ParallelismConfig` in torchtitan/config/configs.py, module names of
-`_generate_llm_fqn_per_model_part` and places of `_get_pp_rank_to_stage_indices_mapping` in
-torchtitan/distributed/pipeline_parallel.py. Recompute: `_add_training_args` in
-megatron/training/arguments.py of Megatron-LM; `activation_checkpoint` of `Trainer.Config` and
-`ActivationCheckpointingConfig` of torchtitan 0.3.0, and `ActivationCheckpointConfig.mode` before.
+`validate_layer_layout` in megatron/core/transformer/pipeline_parallel_layer_layout.py; recompute
+from `_add_training_args` in megatron/training/arguments.py.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, pairwise
-from pathlib import Path
 
-from ppopt.errors import InputError, NotApplicableError
+from ppopt.errors import NotApplicableError
 from ppopt.formats import megatron_schedule
-from ppopt.formats.loader_order import describe_loader_order
-from ppopt.formats.torch_csv import order_csv
 from ppopt.problem import layout, placement
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer import ENDS, Layer
@@ -37,7 +29,6 @@ from ppopt.problem.layer_settings import DECODER
 from ppopt.problem.modules import Chosen
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.schedule.schedule import Schedule
 
 MEGATRON = "Megatron-LM"
 _NAME_PARTS = {"embedding": "embed", "head": "head"}
@@ -52,7 +43,7 @@ OFFLOADED_MODULES = frozenset(
 )
 """Values of `--offload-modules` of Megatron-LM (user-guide/features/
 fine_grained_activation_offloading of Megatron Core 0.19)."""
-_ROLES = Sequence[Sequence[str]]
+Roles = Sequence[Sequence[str]]
 """The role of every layer, stage by stage; the costs of layers play no part here."""
 
 
@@ -70,7 +61,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
         return _arguments_of_equal_stages(pipeline, group_size)
     stages = roles_with_ends(pipeline, MEGATRON)
     block = _first_recomputed(pipeline)
-    recompute = False if block else _recompute_of(pipeline.model, MEGATRON)
+    recompute = False if block else recompute_of(pipeline.model, MEGATRON)
     _check_megatron_placement(pipeline)
     lines = [*megatron_costs(pipeline), *layout_arguments(stages, pipeline.num_devices)]
     lines += _group_argument(megatron_schedule.group_size_of(pipeline, group_size))
@@ -89,7 +80,7 @@ def megatron_arguments(pipeline: Pipeline, group_size: int | None = None) -> str
     return "\n".join(lines) + "\n"
 
 
-def layout_arguments(stages: _ROLES, devices: int) -> list[str]:
+def layout_arguments(stages: Roles, devices: int) -> list[str]:
     """Arguments of the numbers of layers and their partition.
 
     Raises NotApplicableError if Megatron-LM refuses the position of MTP layers.
@@ -169,7 +160,7 @@ def _check_overlap(model: Model) -> None:
 
     See `__post_init__` of megatron/core/transformer/transformer_config.py.
     """
-    recompute = _recompute_of(model, MEGATRON)
+    recompute = recompute_of(model, MEGATRON)
     if recompute is True or (recompute and "moe" in recompute):
         raise NotApplicableError(
             "megatron: it overlaps exchanges of experts if neither whole layers nor moe recompute; "
@@ -204,7 +195,7 @@ def check_model(model: Model, trainer: str) -> None:
     recompute just these layers.
     """
     _check_roles(model, trainer)
-    _recompute_of(model, trainer)
+    recompute_of(model, trainer)
 
 
 def _check_roles(model: Model, trainer: str) -> None:
@@ -262,7 +253,7 @@ def check_recompute(model: Model, trainer: str) -> None:
         )
 
 
-def _recompute_of(model: Model, trainer: str) -> Chosen:
+def recompute_of(model: Model, trainer: str) -> Chosen:
     """What all transformer layers recompute: nothing, everything, or these modules of each.
 
     Raises NotApplicableError as `check_recompute`, if transformer layers differ, and if the trainer
@@ -386,7 +377,7 @@ def megatron_partitions(pipeline: Pipeline) -> Callable[[Counts], bool]:
     """
     _check_layers(pipeline, MEGATRON)
     _check_megatron_placement(pipeline)
-    _recompute_of(pipeline.model, MEGATRON)
+    recompute_of(pipeline.model, MEGATRON)
     _check_same(pipeline.model.layers, "offload", _offloaded_modules(pipeline.model))
     roles = [layer.role for layer in pipeline.model.layers]
     encoder = num_encoder_layers(pipeline.model)
@@ -423,7 +414,7 @@ def _check_megatron_placement(pipeline: Pipeline) -> None:
         )
 
 
-def _mtp_layers(stages: _ROLES, devices: int) -> int:
+def _mtp_layers(stages: Roles, devices: int) -> int:
     """Number of MTP layers; raises NotApplicableError if Megatron-LM refuses their position."""
     with_mtp = [stage for stage, roles in enumerate(stages) if "mtp" in roles]
     if not with_mtp:
@@ -440,124 +431,6 @@ def _mtp_layers(stages: _ROLES, devices: int) -> int:
     return roles.count("mtp")
 
 
-def torchtitan_files(schedule: Schedule, path: Path) -> dict[Path, str]:
-    """The tables of torchtitan, and in a second file, with the suffix .csv, the order.
-
-    Raises InputError if the tables would have that suffix, and errors as `torch_csv.order_csv` and
-    `torchtitan_keys`.
-    """
-    order = path.with_suffix(".csv")
-    if order == path:
-        raise InputError(f"output: {path}: the order goes there; end the name in .toml")
-    loader = describe_loader_order(schedule)
-    keys = torchtitan_keys(schedule.pipeline, order.name)
-    return {order: order_csv(schedule), path: keys + (loader and f"# {loader}\n")}
-
-
-def torchtitan_keys(pipeline: Pipeline, order: str = "") -> str:
-    """Write tables of torchtitan, as TOML, with the pipeline's partition and recompute.
-
-    The schedule named is one with the pipeline's placement. `order` is the name of the file with
-    the order, as PyTorch reads it. Raises NotApplicableError if torchtitan has no such module,
-    placement or recompute, and without `order` if there are no layers.
-    """
-    name = f'pipeline_parallel_schedule = "{_torchtitan_schedule(pipeline)}"'
-    lines = ["[parallelism]", f"pipeline_parallel_degree = {pipeline.num_devices}", name]
-    if order:
-        lines[-1:] = [
-            "# the name places the stages; the order that runs is that of the file",
-            name,
-            f"pipeline_parallel_schedule_csv = {json.dumps(order)}",
-        ]
-    lines += [
-        "# torchtitan 0.3.0 and older: pipeline_parallel_microbatch_size = "
-        f"local_batch_size / {pipeline.batches}",
-        f"num_pp_microbatches = {pipeline.batches}",
-    ]
-    if pipeline.model is not None or not order:
-        lines += _torchtitan_model(pipeline)
-    return "\n".join(lines) + "\n"
-
-
-def _torchtitan_model(pipeline: Pipeline) -> list[str]:
-    """The modules of every stage, and whether they recompute: torchtitan's default is selective."""
-    stages = _module_names(roles_with_ends(pipeline, "torchtitan"))
-    parts = ([f'"{name}"' for layer in stage for name in layer] for stage in stages)
-    full = _recompute_of(pipeline.model, "torchtitan")
-    mode, policy = ("full", "FullAC.Config()") if full else ("none", "None")
-    return [
-        "module_fqns_per_model_part = [",
-        *(f"    [{', '.join(part)}]," for part in parts),
-        "]",
-        "",
-        "[activation_checkpoint]",
-        f"# torchtitan 0.3.0 and newer: activation_checkpoint={policy} in place of the mode",
-        f'mode = "{mode}"',
-    ]
-
-
-def deepspeed_module(pipeline: Pipeline) -> str:
-    """Write the subclass of DeepSpeed's PipelineModule with the pipeline's partition.
-
-    No `partition_method` of DeepSpeed accepts counts of layers: `uniform`, `parameters` and
-    `type:REGEX` balance weights. So the class sets the bounds that `_partition_layers` sets, for
-    one layer spec per layer of the model, in its order (deepspeed/runtime/pipe/module.py of
-    deepspeedai/DeepSpeed, 12e65a6). Its docstring names the arguments with which the transformer
-    layers recompute (`_is_checkpointable` there). Raises NotApplicableError if there are no layers,
-    if a rank would have more than one stage, or if only some of them recompute.
-    """
-    if pipeline.model is None:
-        raise NotApplicableError("deepspeed cuts layers, and this schedule knows stages alone")
-    devices = pipeline.num_devices
-    if pipeline.routes > 1 or placement.name_and_chunks(pipeline.hosts[0]) != ("linear", 1):
-        raise NotApplicableError(
-            "deepspeed: it puts stage s on rank s; solve with placement linear"
-        )
-    _check_no_stage_is_empty(pipeline.counts, "deepspeed")
-    parts = [0, *accumulate(pipeline.counts)]
-    recompute = "activation_checkpoint_interval=0: no layer recomputes."
-    if _recompute_of(pipeline.model, "deepspeed"):
-        recompute = (
-            "activation_checkpoint_interval=1 and checkpointable_layers with the class of the "
-            "transformer layers: these recompute."
-        )
-    return (
-        "from deepspeed.pipe import PipelineModule\n\n\n"
-        "class PartitionedPipeline(PipelineModule):\n"
-        f'    """{parts[-1]} layer specs over {devices} stages.\n\n'
-        f'    Give it {recompute}\n    """\n\n'
-        "    def _partition_layers(self, method=None):\n"
-        f"        self.parts = {parts}\n"
-        "        self._set_bounds(self.parts[self.stage_id], self.parts[self.stage_id + 1])\n"
-    )
-
-
-def _module_names(stages: _ROLES) -> list[list[tuple[str, ...]]]:
-    """Modules of torchtitan's language models for every layer of every stage."""
-    _check_no_stage_is_empty([len(roles) for roles in stages], "torchtitan")
-    number = iter(range(sum(map(len, stages))))
-    names = []
-    for roles in stages:
-        if "mtp" in roles:
-            raise NotApplicableError("torchtitan: its models have no MTP layers")
-        names.append(
-            [
-                {"embedding": ("tok_embeddings",), "head": ("norm", "lm_head")}.get(role)
-                or (f"layers.{next(number)}",)
-                for role in roles
-            ]
-        )
-    return names
-
-
-def _torchtitan_schedule(pipeline: Pipeline) -> str:
-    """A schedule of torchtitan with the pipeline's placement."""
-    names = {"linear": "1F1B", "interleaved": "Interleaved1F1B", "v": "ZBVZeroBubble"}
-    return names[
-        named_placement(pipeline, "torchtitan", ", or run this one with ppopt.torch.runtime")
-    ]
-
-
 def named_placement(pipeline: Pipeline, trainer: str, more: str = "") -> str:
     """`linear`, `interleaved`, or `v` of two stages per rank; else NotApplicableError."""
     name, chunks = placement.name_and_chunks(pipeline.hosts[0]) or ("v", 1)
@@ -569,7 +442,7 @@ def named_placement(pipeline: Pipeline, trainer: str, more: str = "") -> str:
     return name
 
 
-def _check_no_stage_is_empty(counts: Sequence[int], trainer: str) -> None:
+def check_no_stage_is_empty(counts: Sequence[int], trainer: str) -> None:
     """Raise NotApplicableError if a stage is empty: PyTorch's optimizers need parameters."""
     if 0 in counts:
         raise NotApplicableError(
@@ -593,7 +466,7 @@ def _check_layers(pipeline: Pipeline, trainer: str) -> None:
     _check_roles(pipeline.model, trainer)
 
 
-def roles_with_ends(pipeline: Pipeline, trainer: str) -> _ROLES:
+def roles_with_ends(pipeline: Pipeline, trainer: str) -> Roles:
     """Roles of the layers of every stage, embedding first and head last, without an encoder."""
     _check_layers(pipeline, trainer)
     encoder = num_encoder_layers(pipeline.model)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import comb
 from time import monotonic
+from typing import NamedTuple
 
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.traits import unhandled
@@ -27,21 +28,87 @@ def confirmed_without_search(stated: Claim) -> str | None:
     return None if open_partitions is None or open_partitions else _of_all(0, stated)
 
 
-def check_partitions(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of all partitions or choices; those that no device excludes, one by one."""
+class Cases(NamedTuple):
+    """Cases of a claim, one of which holds: they are checked one by one."""
+
+    claims: Mapping[str, Claim]
+    reason: str
+    """Why the claim holds if it does in every case."""
+
+
+def check_configurations(stated: Claim, time_limit: float, check: Check) -> Recheck:
+    """Check a claim of several partitions, placements, orders or choices of layers."""
     began = monotonic()
     every = tuple(range(stated.pipeline.num_devices))
-    open_partitions = partitions.open_partitions(stated, began + time_limit / 2)
-    if open_partitions is None:
-        return _check_own(stated, began, time_limit, check)
-    claims = {
-        str(partition): partitions.claim_of_partition(stated, partition)
-        for partition in open_partitions
-    }
+    if stated.mixes_decisions:
+        return _check_combinations(stated, time_limit, check)
+    if Decisions.RECOMPUTE_SET in stated.decisions:
+        cases = _sets(stated)
+    elif stated.decisions & Decisions.OF_STRATEGY:
+        partitions_left = partitions.open_partitions(stated, began + time_limit / 2)
+        if partitions_left is None:
+            return _check_own(stated, began, time_limit, check)
+        cases = _partitions(stated, partitions_left)
+    elif Decisions.ORDER in stated.decisions:
+        cases = _orders(stated)
+    else:
+        cases = _placements(stated, began + time_limit / 2)
+    if isinstance(cases, str):
+        return Recheck(Verdict.UNDECIDED, cases, every, monotonic() - began)
+    outcome = _check_each(cases.claims, check, began + time_limit)
+    return outcome or Recheck(Verdict.CONFIRMED, cases.reason, every, monotonic() - began)
 
-    outcome = _check_each(claims, check, began + time_limit)
-    return outcome or Recheck(
-        Verdict.CONFIRMED, _of_all(len(open_partitions), stated), every, monotonic() - began
+
+def _partitions(stated: Claim, left: Sequence[partitions.OpenPartition]) -> Cases:
+    """The partitions or choices that no device excludes."""
+    claims = {str(each): partitions.claim_of_partition(stated, each) for each in left}
+    return Cases(claims, _of_all(len(left), stated))
+
+
+def _sets(stated: Claim) -> Cases | str:
+    """All sets of modules that all layers recompute; a text that says why they are not listed."""
+    pipelines = sets_of_modules.pipelines_of_sets(stated)
+    if pipelines is None:
+        return "there are more sets of modules than can be enumerated"
+    decisions = stated.decisions & ~Decisions.RECOMPUTE_SET
+    claims = {
+        name: stated.for_pipeline(pipeline)._replace(decisions=decisions)
+        for name, pipeline in pipelines.items()
+    }
+    return Cases(
+        claims, f"all {len(claims)} sets of modules that all layers recompute are excluded"
+    )
+
+
+def _placements(stated: Claim, until: float) -> Cases | str:
+    """The placements that arithmetic does not confirm; a text that says why they are not listed."""
+    if trait := next(iter(unhandled(stated.traits, placements.HANDLES)), None):
+        return f"the enumeration of placements does not handle {trait.label}"
+    if not placements.within_reach(stated):
+        return "there are more placements than can be enumerated"
+    claims, confirmed = {}, 0
+    for hosts in placements.every(stated):
+        if monotonic() > until:
+            return "the time was up before all placements were bounded"
+        claim = placements.claim_of_placement(stated, hosts)
+        if not claim.decisions and _holds_by_arithmetic(with_one_kind(claim)):
+            confirmed += 1
+        else:
+            claims[f"placement {','.join(map(str, hosts))}"] = claim
+    reason = (
+        f"all {confirmed + len(claims)} placements, without permutations of equal devices, are "
+        f"excluded: {confirmed} by arithmetic, {len(claims)} by search"
+    )
+    return Cases(claims, reason)
+
+
+def _orders(stated: Claim) -> Cases | str:
+    """All orders of the microbatches; a text that says why they are not listed."""
+    claims = equal_microbatches.claims_of_orders(stated)
+    if claims is None:
+        return "there are more orders of the microbatches than can be enumerated"
+    return Cases(
+        claims, f"the schedules of all {len(claims)} orders of the microbatches were searched"
     )
 
 
@@ -62,25 +129,7 @@ def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> 
     return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
 
 
-def check_sets(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of all sets of modules that all layers recompute, each by itself."""
-    began = monotonic()
-    every = tuple(range(stated.pipeline.num_devices))
-    pipelines = sets_of_modules.pipelines_of_sets(stated)
-    if pipelines is None:
-        reason = "there are more sets of modules than can be enumerated"
-        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    decisions = stated.decisions & ~Decisions.RECOMPUTE_SET
-    claims = {
-        name: stated.for_pipeline(pipeline)._replace(decisions=decisions)
-        for name, pipeline in pipelines.items()
-    }
-    outcome = _check_each(claims, check, began + time_limit)
-    reason = f"all {len(claims)} sets of modules that all layers recompute are excluded"
-    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
-
-
-def check_combinations(stated: Claim, time_limit: float, check: Check) -> Recheck:
+def _check_combinations(stated: Claim, time_limit: float, check: Check) -> Recheck:
     """Check a claim of every combination of decisions for the schedule's own configuration only.
 
     This cannot confirm the claim, but it can refute it.
@@ -91,57 +140,6 @@ def check_combinations(stated: Claim, time_limit: float, check: Check) -> Rechec
     reason = "combinations of decisions are not enumerated; for the configuration of this schedule"
     text = f"{reason} it is {outcome.verdict}: {outcome.reason}"
     return replace(outcome, verdict=Verdict.UNDECIDED, reason=text)
-
-
-def check_placements(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of all placements: those that arithmetic does not confirm, one by one."""
-    began = monotonic()
-    every = tuple(range(stated.pipeline.num_devices))
-
-    def undecided(reason: str) -> Recheck:
-        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-
-    if trait := next(iter(unhandled(stated.traits, placements.HANDLES)), None):
-        return undecided(f"the enumeration of placements does not handle {trait.label}")
-    if not placements.within_reach(stated):
-        return undecided("there are more placements than can be enumerated")
-    claims, confirmed = {}, 0
-    for hosts in placements.every(stated):
-        if monotonic() > began + time_limit / 2:
-            return undecided("the time was up before all placements were bounded")
-        claim = placements.claim_of_placement(stated, hosts)
-        if not claim.decisions and _holds_by_arithmetic(with_one_kind(claim)):
-            confirmed += 1
-        else:
-            claims[f"placement {','.join(map(str, hosts))}"] = claim
-
-    reason = (
-        f"all {confirmed + len(claims)} placements, without permutations of equal devices, are "
-        f"excluded: {confirmed} by arithmetic, {len(claims)} by search"
-    )
-    outcome = _check_each(claims, check, began + time_limit)
-    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
-
-
-def check_orders(
-    stated: Claim, known: tuple[int, str] | None, time_limit: float, check: Check
-) -> Recheck:
-    """Check a claim of all orders of the microbatches, each by itself.
-
-    `known`: a device that proves it by arithmetic, whatever the order, and how.
-    """
-    began = monotonic()
-    if known is not None:
-        reason = f"in any order of the microbatches, {known[1]}"
-        return Recheck(Verdict.CONFIRMED, reason, known[:1], monotonic() - began)
-    every = tuple(range(stated.pipeline.num_devices))
-    claims = equal_microbatches.claims_of_orders(stated)
-    if claims is None:
-        reason = "there are more orders of the microbatches than can be enumerated"
-        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    outcome = _check_each(claims, check, began + time_limit)
-    reason = f"the schedules of all {len(claims)} orders of the microbatches were searched"
-    return outcome or Recheck(Verdict.CONFIRMED, reason, every, monotonic() - began)
 
 
 def _holds_by_arithmetic(claim: Claim) -> bool:

@@ -9,10 +9,12 @@ from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import NotApplicableError
+from ppopt.formats.deepspeed_module import deepspeed_module
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.formats.megatron_schedule import stated_group_size
 from ppopt.formats.origin_json import json_object, members_of
-from ppopt.formats.trainer_partition import deepspeed_module, megatron_arguments, torchtitan_keys
+from ppopt.formats.torchtitan_keys import torchtitan_keys
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.exact import plain, plain_or_none, ratio
 from ppopt.problem.pipeline import Pipeline

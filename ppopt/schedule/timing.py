@@ -16,7 +16,7 @@ from itertools import pairwise
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.problem.arrays import Ints
+from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.features.gradient_work import without_gradient_work
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
@@ -78,10 +78,8 @@ class Network(FixedOrder):
         otherwise delays. `compute_alone` leaves out all operations but compute. `unshard_ahead` is
         as for `schedule`.
         """
-        if len(orders) != pipeline.num_devices:
-            raise InputError(
-                f"{len(orders)} orders for {pipeline.num_devices} devices; give one each"
-            )
+        if len(orders) != (devices := pipeline.num_devices):
+            raise InputError(f"{len(orders)} orders for {devices} devices; give one each")
         self.pipeline, orders = pipeline, existing(pipeline, orders)
         self.split = split_of(pipeline, orders)
         """Whether the backward is split, [stage, microbatch, slice]."""
@@ -99,10 +97,9 @@ class Network(FixedOrder):
         if whole:
             rows += step_orders(instance, _positions(instance, orders))
             if pipeline.has_offload:
-                if isinstance(prefetch, Prefetch):
-                    prefetch = host_orders(instance, orders, prefetch)
-                rows += prefetch.order
-                waits.append((prefetch.before, prefetch.after))
+                moves = _moves(instance, orders, prefetch)
+                rows += moves.order
+                waits.append((moves.before, moves.after))
             if unshard_ahead is not None and pipeline.has_unshard:
                 waits.append(lookahead_waits(pipeline, orders, unshard_ahead))
         listed = np.concatenate(rows)
@@ -120,11 +117,7 @@ class Network(FixedOrder):
         self.position_of: Ints = np.full(instance.num_codes, FREE)
         """Position of every operation number."""
         self.position_of[self.ops] = self.positions
-        before, after, lag = instance.chosen_flow(self.split)
-        for earlier, later in waits:
-            before, after = np.append(before, earlier), np.append(after, later)
-            lag = np.append(lag, np.zeros(len(later), dtype=np.int64))
-        self.flow = Constraints(before, after, lag)
+        before, after, lag = self.flow = _flow(instance, self.split, waits)
         """Precedence, by operation number; `edge` refers to it."""
         by_position = Constraints(self.position_of[before], self.position_of[after], lag)
         starts = np.append(0, np.cumsum(listed >= 0))[np.cumsum([0, *map(len, rows)])]
@@ -165,6 +158,22 @@ class Network(FixedOrder):
         """The operations at some positions."""
         rows = self.at(positions).rows()
         return tuple(row.op if isinstance(row.kind, OpKind) else row for row in rows)
+
+
+def _flow(instance: Instance, split: Bools, waits: Sequence[tuple[Ints, Ints]]) -> Constraints:
+    """Precedence of the backwards that are chosen, and of what waits for what besides."""
+    before, after, lag = instance.chosen_flow(split)
+    for earlier, later in waits:
+        before, after = np.append(before, earlier), np.append(after, later)
+        lag = np.append(lag, np.zeros(len(later), dtype=np.int64))
+    return Constraints(before, after, lag)
+
+
+def _moves(instance: Instance, orders: Orders, prefetch: Prefetch | HostOrders) -> HostOrders:
+    """The orders of moves to the host and back, by a rule unless these are stated."""
+    if isinstance(prefetch, Prefetch):
+        return host_orders(instance, orders, prefetch)
+    return prefetch
 
 
 def _positions(instance: Instance, orders: Orders) -> Ints:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ import pytest
 from ppopt import Model, Pipeline
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats import primus_schedule, trainer_partition
+from ppopt.formats.deepspeed_module import deepspeed_module
+from ppopt.formats.torchtitan_keys import torchtitan_keys
 from ppopt.studies.plan_space import PlanSpace
 
 MODULES = [
@@ -65,10 +68,10 @@ def test_megatron_does_not_offload_other_modules() -> None:
         )
 
 
-@pytest.mark.parametrize("write", ["torchtitan_keys", "deepspeed_module"])
-def test_other_trainers_have_no_such_modules(write: str) -> None:
+@pytest.mark.parametrize("write", [torchtitan_keys, deepspeed_module])
+def test_other_trainers_have_no_such_modules(write: Callable[[Pipeline], str]) -> None:
     with pytest.raises(NotApplicableError, match="it does not recompute layernorm of a layer"):
-        getattr(trainer_partition, write)(pipeline(recompute_modules="layernorm"))
+        write(pipeline(recompute_modules="layernorm"))
 
 
 def test_primus_recomputes_whole_layers() -> None:

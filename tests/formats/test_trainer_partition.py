@@ -12,12 +12,10 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError, NotApplicableError
+from ppopt.formats.deepspeed_module import deepspeed_module
 from ppopt.formats.torch_csv import read_order
-from ppopt.formats.trainer_partition import (
-    deepspeed_module,
-    megatron_arguments,
-    torchtitan_keys,
-)
+from ppopt.formats.torchtitan_keys import torchtitan_keys
+from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.layer import Layer
 from ppopt.problem.pipeline import Model, Pipeline
 from tests.cli.cli_run import done, run
