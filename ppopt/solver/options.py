@@ -46,6 +46,11 @@ class SolveOptions:
         return self.deadline.scope()
 
     @property
+    def stop(self) -> Stop | None:
+        """Stop criterion of the caller (`ppopt.stop`)."""
+        return self.deadline.stop
+
+    @property
     def tell(self) -> Callable[..., None]:
         """Report the phase of the work, perhaps with its value and bound in the user's unit."""
         return self.deadline.tell

@@ -132,12 +132,10 @@ def evaluate_strategies(
     """Estimated seconds to build the schedules of the searches that were started."""
     needs_one = at_least_one
     for position, request in enumerate(requests):
-        if interrupts.pressed():
-            break
         budget = inf if needs_one else seconds_left() - unfinished
         evaluation = Evaluation(position, request.strategy.name)
         if _seconds(request) > max_seconds or _seconds_of_start(request) > budget:
-            evaluation = evaluation._replace(reason=OUT_OF_TIME, out_of_time=True)
+            evaluation = evaluation._replace(reason=_reason(), out_of_time=True)
         else:
             tell(f"strategy {evaluation.name}")
             share = FIRST_SEARCH_SHARE * equal_share(len(requests) - position - 1)
@@ -151,14 +149,18 @@ def evaluate_strategies(
     for waiting, evaluation in zip(reversed(range(len(started))), started, strict=True):
         search, began = evaluation.search, time.monotonic()
         assert search is not None
-        if not interrupts.pressed():
-            tell(f"strategy {evaluation.name}")
-            with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
-                search.descend_until_stalled(max_descents)
+        tell(f"strategy {evaluation.name}")
+        with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
+            search.descend_until_stalled(max_descents)
         seconds = evaluation.seconds + time.monotonic() - began
         with shield():
             schedule = search.schedule()
         yield evaluation._replace(schedule=schedule, seconds=seconds)
+
+
+def _reason() -> str:
+    """Reason for a strategy that is skipped now."""
+    return STOPPED if interrupts.pressed() else OUT_OF_TIME
 
 
 def _seconds(request: EvaluationRequest) -> float:
@@ -225,23 +227,22 @@ def evaluate_all(
             skipped.append((name, "it splits the backward, which --backward whole rules out"))
             continue
         try:
-            requests.append(
-                EvaluationRequest(
-                    strategy, strategy.unplaced(pipeline), strategy.own_options(options)
-                )
-            )
+            with shield():
+                placed = strategy.unplaced(pipeline)
         except NotApplicableError as error:
             skipped.append((name, str(error)))
-    evaluations = list(evaluate_strategies(requests, objective, **limits))
-    schedules: list[tuple[Schedule, float]] = []
-    for evaluation in evaluations:
-        if evaluation.schedule is None:
-            skipped.append((evaluation.name, evaluation.reason))
         else:
-            schedules.append((evaluation.schedule, evaluation.seconds))
-    unevaluated = {request.strategy.name for request in requests}
-    unevaluated -= {evaluation.name for evaluation in evaluations}
-    skipped += [(name, STOPPED) for name in unevaluated]
+            requests.append(EvaluationRequest(strategy, placed, strategy.own_options(options)))
+    waiting = {request.strategy.name for request in requests}
+    schedules: list[tuple[Schedule, float]] = []
+    with scope(inf):
+        for evaluation in evaluate_strategies(requests, objective, **limits):
+            waiting.remove(evaluation.name)
+            if evaluation.schedule is None:
+                skipped.append((evaluation.name, evaluation.reason))
+            else:
+                schedules.append((evaluation.schedule, evaluation.seconds))
+    skipped += [(name, _reason()) for name in waiting]
     return schedules, tuple(sorted(skipped))
 
 

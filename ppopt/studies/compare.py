@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt import interrupts
-from ppopt.cancellation import driven, part
+from ppopt.cancellation import checkpoint, driven, over, part, scope, shield
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -231,62 +231,119 @@ def compare(
     other arguments are those of `ppopt.solve`, with `options` of strategies (`ppopt.Options`).
     `hint` is for the search of the pipeline's own placement; `stop` is asked in every search.
 
-    `current` is what the user runs today (`Comparison.headline`): a schedule of the same model,
-    devices and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
-    `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the pipeline.
-    `runtime` is the trainer of the headline's second row: `torch`, `megatron` or `primus`.
+    `current` and `runtime` are for `Comparison.headline`: what the user runs today, as in
+    `ppopt.plan`, and the trainer: `torch`, `megatron` or `primus`.
 
     If the pipeline leaves its partition or recompute open, every strategy has the best found for it
     (`ppopt.best_choice`), and so has the optimum. `time_limit` seconds, from `began` (of
     `time.monotonic`) or else from now, cover all searches together, including those for strategies
-    (at most `CHOICE_SHARE` of the limit), and the evaluation of strategies. Strategies for which no
-    time is left are skipped, but for the first that applies. Ctrl-C ends all of these, and the
-    random times, and keeps the rows that are done. A search over placements is refused, because
-    strategies have placements of their own. With `jitter` every order also runs under random times
-    of that relative standard deviation (`ppopt.studies.robustness`). Raises InputError on misuse.
+    (at most `CHOICE_SHARE` of the limit). Strategies for which no time is left are skipped, but for
+    the first that applies. Ctrl-C ends all of these, and keeps the rows that are done. With
+    `jitter` every order also runs under random times of that relative standard deviation
+    (`ppopt.studies.robustness`). Raises InputError on misuse, and if the placement is open.
     """
     check_type("pipeline", pipeline, Pipeline)
-    search_options = checked_options(
-        time_limit, workers, seed, stop=stop, params=params, began=began
+    request = checked_options(time_limit, workers, seed, stop=stop, params=params, began=began)
+    pipelines = [_limited(each, mem_limit) for each in (*_placed(pipeline, placement), *also)]
+    kind, tell = BackwardKind.read(backward_kind), progress or (lambda _: None)
+    comparing = _Comparing(pipelines, Objective(objective), kind, request, tell, jitter)
+    own = current_schedule(current, pipelines[0], comparing.objective, options)
+    evaluated, skipped = comparing.evaluate(strategies, options or Options())
+    starts = [schedule for schedule, _ in evaluated]
+    optima = comparing.search(starts, hint, None if current is None else own)
+    return Comparison(
+        comparing.rows(evaluated, optima), tuple(optima.values()), skipped, own, runtime
     )
-    problems = [_limited(problem, mem_limit) for problem in (*_placed(pipeline, placement), *also)]
-    pipeline = problems[0]
-    objective = Objective(objective)
-    for problem in problems:
-        problem.refuse_open(Decisions.PLACEMENT, "compare")
-    if jitter is not None:
-        robustness.check_deviation(jitter)
-    tell: Callable[[Progress | str], None] = progress or (lambda _: None)
-    kind = BackwardKind.read(backward_kind)
-    own_schedule = current_schedule(current, pipeline, objective, options)
-    with search_options.scope():
-        evaluated, skipped = evaluate_all(
-            pipeline,
-            objective,
-            options or Options(),
-            kind,
-            names=strategies,
-            search_seconds=CHOICE_SHARE * time_limit - search_options.spent,
-            at_least_one=True,
-            tell=tell,
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """The steps of a comparison; each ends with its time, or with Ctrl-C."""
+
+    pipelines: Sequence[Pipeline]
+    """Pipelines to search, which differ in placement; strategies are evaluated on the first."""
+    objective: Objective
+    kind: BackwardKind
+    request: SolveOptions
+    tell: Callable[[Progress | str], None]
+    deviation: float | None
+    """Relative standard deviation of random times; None: there are none."""
+
+    def __post_init__(self) -> None:
+        for pipeline in self.pipelines:
+            pipeline.refuse_open(Decisions.PLACEMENT, "compare")
+        if self.deviation is not None:
+            robustness.check_deviation(self.deviation)
+
+    def evaluate(
+        self, names: Collection[str] | None, options: Options
+    ) -> tuple[list[TimedSchedule], tuple[tuple[str, str], ...]]:
+        """Schedules of the strategies, and the skipped strategies, each with the reason."""
+        seconds = CHOICE_SHARE * self.request.time_limit - self.request.spent
+        with self.request.scope():
+            return evaluate_all(
+                self.pipelines[0], self.objective, options, self.kind,
+                names=names, search_seconds=seconds, at_least_one=True, tell=self.tell,
+            )  # fmt: skip
+
+    def search(
+        self, schedules: Sequence[Schedule], hint: Schedule | None, current: Schedule | None
+    ) -> dict[Layout, Result]:
+        """Search every pipeline, each for an equal part of the time left.
+
+        If partition, recompute or order is open, a search starts from the best strategy of its
+        placement, for which they were searched, too, so that no such row is better than the optimum
+        found. After Ctrl-C, which ends a search at once, every search starts from the best
+        strategy. The search of its placement also starts from `current`, unless that is over the
+        limits. `hint` is for the first search.
+        """
+        problems = {
+            each.layout: problem_of(each, self.objective, self.kind) for each in self.pipelines
+        }
+        results: dict[Layout, Result] = {}
+        with scope(inf):
+            for index, (layout, problem) in enumerate(problems.items()):
+                place = f"placement {index + 1} of {len(problems)}, "
+                with self.request.scope(), part(1 / (len(problems) - index)):
+                    limited = self._options_at(place if len(problems) > 1 else "")
+                requested = None if index else hint
+                start = requested or _start(problem, schedules, current)
+                with shield():
+                    results[layout] = solve_problem(
+                        problem, limited, start, optional_hint=requested is None
+                    )
+                checkpoint()
+        return results
+
+    def _options_at(self, place: str) -> SolveOptions:
+        """Options of a search in the time left, whose phases begin with a text."""
+        return self.request.in_scope(
+            lambda state: self.tell(state._replace(phase=place + state.phase)),
+            self.request.stop,
         )
-    optima = _optima(
-        {each.layout: problem_of(each, objective, kind) for each in problems},
-        search_options,
-        hint=hint,
-        schedules=[schedule for schedule, _ in evaluated],
-        current=None if current is None else own_schedule,
-        tell=tell,
-    )
-    optimal = [
-        (optimum.schedule, optimum.solve_seconds)
-        for optimum in optima.values()
-        if optimum.schedule is not None
-    ]
-    rows = _rows([*optimal, *evaluated], objective, optima)
-    if jitter is not None:
-        rows = _all_under(rows, jitter, objective, seed, tell)
-    return Comparison(rows, tuple(optima.values()), skipped, own_schedule, runtime)
+
+    def rows(
+        self, evaluated: Sequence[TimedSchedule], optima: Mapping[Layout, Result]
+    ) -> tuple[ComparisonRow, ...]:
+        """Rows of all schedules, with random times if requested: after Ctrl-C not of all."""
+        searched = [
+            (optimum.schedule, optimum.solve_seconds)
+            for optimum in optima.values()
+            if optimum.schedule is not None
+        ]
+        rows = _rows([*searched, *evaluated], self.objective, optima)
+        if self.deviation is None:
+            return rows
+        done = list(rows)
+        with scope(inf):
+            for index, row in enumerate(rows):
+                checkpoint()
+                self.tell(f"random times: {row.schedule.origin.strategy}")
+                jitter = robustness.jitter(
+                    row.schedule, self.deviation, self.objective, seed=self.request.seed
+                )
+                done[index] = replace(row, jitter=jitter)
+        return tuple(done)
 
 
 def _with_limits(schedule: Schedule) -> Schedule:
@@ -304,48 +361,13 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
     return pipeline
 
 
-def _optima(
-    problems: Mapping[Layout, Problem],
-    options: SolveOptions,
-    tell: Callable[[Progress], None],
-    hint: Schedule | None,
-    schedules: Sequence[Schedule],
-    current: Schedule | None,
-) -> dict[Layout, Result]:
-    """Search every problem, each for an equal part of the time left until the deadline.
-
-    If partition, recompute or order is open, a search starts from the best strategy of its
-    placement, for which they were searched, too, so that no such row is better than the optimum
-    found. After Ctrl-C, which ends a search at once, every search starts from the best strategy.
-    The search of its placement also starts from `current`, unless that is over the limits.
-    """
-    results: dict[Layout, Result] = {}
-    for index, (space, problem) in enumerate(problems.items()):
-
-        def follow(state: Progress, position: int = index + 1) -> None:
-            if len(problems) > 1:
-                state = state._replace(
-                    phase=f"placement {position} of {len(problems)}, {state.phase}"
-                )
-            tell(state)
-
-        with options.scope(), part(1 / (len(problems) - index)):
-            limited = options.in_scope(follow, options.deadline.stop)
-        requested = None if index else hint
-        start = requested or _start(problem, schedules, current)
-        results[space] = solve_problem(problem, limited, start, optional_hint=requested is None)
-        if interrupts.pressed():
-            break
-    return results
-
-
 def _start(
     problem: Problem, schedules: Sequence[Schedule], current: Schedule | None
 ) -> Schedule | None:
     """Best schedule within the limits and with the placement of a search, from which it starts."""
     pipeline = problem.pipeline
     decisions = pipeline.open_decisions & (Decisions.OF_STRATEGY | Decisions.ORDER)
-    if not (decisions or interrupts.pressed()):
+    if not (decisions or over()):
         schedules = []
     if current is not None and can_start_from(current):
         schedules = [*schedules, current]
@@ -358,26 +380,8 @@ def _start(
     return min(starts, key=lambda schedule: objective_value(schedule, objective), default=None)
 
 
-def _all_under(
-    rows: Iterable[ComparisonRow],
-    deviation: float,
-    objective: Objective,
-    seed: int,
-    tell: Callable[[str], None],
-) -> tuple[ComparisonRow, ...]:
-    """Rows under random times; after Ctrl-C the remaining rows stay unchanged."""
-    done = list(rows)
-    for index, row in enumerate(done):
-        if interrupts.pressed():
-            break
-        tell(f"random times: {row.schedule.origin.strategy}")
-        jitter = robustness.jitter(row.schedule, deviation, objective, seed=seed)
-        done[index] = replace(row, jitter=jitter)
-    return tuple(done)
-
-
 def _rows(
-    evaluated: list[TimedSchedule], objective: Objective, optima: dict[Layout, Result]
+    evaluated: Sequence[TimedSchedule], objective: Objective, optima: Mapping[Layout, Result]
 ) -> tuple[ComparisonRow, ...]:
     rows = [_row(timed, objective, optima.get(timed[0].pipeline.layout)) for timed in evaluated]
     fitting = [row.value for row in rows if row.fits_limit]

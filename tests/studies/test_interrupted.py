@@ -10,8 +10,10 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Progress, Status, interrupts, verify
+from ppopt.cancellation import checkpoint
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
-from ppopt.studies.baselines import STOPPED
+from ppopt.studies import baselines
+from ppopt.studies.baselines import STOPPED, EvaluationRequest
 from tests.tiers import slow
 
 LAYERS: dict[str, Any] = {
@@ -155,6 +157,25 @@ def test_a_comparison_keeps_the_strategy_whose_order_is_searched(
     assert comparison.interrupted
     assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]
     assert comparison.optimum.value is not None
+    assert ("gpipe", STOPPED) in comparison.skipped
+
+
+def test_a_comparison_keeps_its_strategies_at_any_checkpoint(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Ctrl-C before the second strategy: the checkpoint there loses no row, and all are named."""
+    estimated = baselines._seconds
+
+    def seconds(request: EvaluationRequest) -> float:
+        if request.strategy.name == "gpipe":
+            signal.raise_signal(signal.SIGINT)
+            checkpoint()
+        return estimated(request)
+
+    monkeypatch.setattr(baselines, "_seconds", seconds)
+    comparison = ppopt.compare(PIPELINE, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
+    assert comparison.interrupted
+    assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]
     assert ("gpipe", STOPPED) in comparison.skipped
 
 
