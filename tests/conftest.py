@@ -43,9 +43,7 @@ def short_polishing(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     if (module := sys.modules.get("ppopt.studies.plan_search")) is not None:
         improve = module.PlanSearch._improve
-        monkeypatch.setattr(
-            module.PlanSearch, "_improve", lambda search, turn: improve(search, turn.share(0.0))
-        )
+        monkeypatch.setattr(module.PlanSearch, "_improve", lambda search, _: improve(search, 0.0))
 
 
 @pytest.hookimpl(optionalhook=True)

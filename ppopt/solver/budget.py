@@ -6,10 +6,12 @@ A budget is in seconds or, with one worker, in deterministic units of work.
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt import interrupts
+from ppopt.cancellation import Scope
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 
@@ -103,6 +105,15 @@ class Budget:
     def poll_by(self, receive: Callable[[], None]) -> None:
         """Call `receive` at every stop check of the search, for news of another process."""
         self._root._poll = receive
+
+    @property
+    def seconds(self) -> float:
+        """Time limit of the search."""
+        return self.deadline.seconds
+
+    def scope(self) -> AbstractContextManager[Scope]:
+        """Limit the work of a block to the time of the search; see `ppopt.cancellation`."""
+        return self.deadline.scope()
 
     @property
     def search_left(self) -> float:

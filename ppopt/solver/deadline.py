@@ -1,7 +1,6 @@
-"""A deadline: start time, time limit, stop criterion and progress callback of a piece of work.
+"""A deadline: start time and time limit of a request, or of the loop over methods.
 
-The drivers of a search have deadlines. A part of the work has a share of the remaining time:
-`share`, `share_with`. What a driver calls knows no deadline: `scope` ends it.
+What they call knows no deadline: `scope` ends it (`ppopt.cancellation`).
 """
 
 from __future__ import annotations
@@ -9,13 +8,10 @@ from __future__ import annotations
 import time
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import inf
 
 from ppopt import cancellation, interrupts
 from ppopt.cancellation import Scope
-from ppopt.problem.cost_table import ZERO
-from ppopt.solver.result import Callback, Progress, Stop
 
 
 @dataclass(frozen=True)
@@ -26,21 +22,11 @@ class Deadline:
     """Instant from which the time limit counts."""
     seconds: float = inf
     """Time limit in seconds."""
-    progress: Callback | None = None
-    """Called with the state of the work."""
-    stop: Stop | None = None
-    """Stop criterion of the caller (`ppopt.stop`): whether the work ends now."""
 
     @classmethod
-    def after(
-        cls,
-        seconds: float = inf,
-        began: float | None = None,
-        progress: Callback | None = None,
-        stop: Stop | None = None,
-    ) -> Deadline:
+    def after(cls, seconds: float = inf, began: float | None = None) -> Deadline:
         """Create a deadline `seconds` after an instant of `time.monotonic`, or else after now."""
-        return cls(time.monotonic() if began is None else began, seconds, progress, stop)
+        return cls(time.monotonic() if began is None else began, seconds)
 
     @property
     def end(self) -> float:
@@ -66,24 +52,9 @@ class Deadline:
         """Limit the work of a block to this deadline; see `ppopt.cancellation`."""
         return cancellation.scope(self.end)
 
-    def share(self, share: float) -> Deadline:
-        """Deadline from now on of a share of the remaining time."""
-        now = time.monotonic()
-        remaining = self.end - now
-        return replace(self, began=now, seconds=share * remaining if remaining > 0 else remaining)
-
-    def share_with(self, waiting: int) -> Deadline:
-        """Deadline from now on of one piece of work, while `waiting` other pieces wait."""
-        return self.share(cancellation.equal_share(waiting))
-
     def longer(self, seconds: float) -> Deadline:
         """Deadline with `seconds` more."""
         return replace(self, seconds=self.seconds + seconds)
-
-    def tell(self, phase: str, value: Fraction | None = None, bound: Fraction = ZERO) -> None:
-        """Report the state of the work; value and bound in the user's unit."""
-        if self.progress is not None:
-            self.progress(Progress(self.spent, phase, value, bound))
 
 
 NO_DEADLINE = Deadline()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from math import inf
 
 from ppopt import processors
 from ppopt.cancellation import Scope, seconds_left
+from ppopt.problem.cost_table import ZERO
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Callback, Provenance, Stop
+from ppopt.solver.result import Callback, Progress, Provenance, Stop
 from ppopt.versions import versions
 
 TIME_LIMIT = 60.0
@@ -30,6 +32,10 @@ class SolveOptions:
     params: SolveParams = SolveParams()
     time_limit: float = inf
     """Seconds that the request allows; a search that is part of it has a shorter deadline."""
+    progress: Callback | None = None
+    """Called with the state of the work."""
+    stop: Stop | None = None
+    """Stop criterion of the caller (`ppopt.stop`): whether the work ends now."""
 
     @property
     def provenance(self) -> Provenance:
@@ -45,24 +51,24 @@ class SolveOptions:
         """Limit the work of a block to the time of the request; see `ppopt.cancellation`."""
         return self.deadline.scope()
 
-    @property
-    def stop(self) -> Stop | None:
-        """Stop criterion of the caller (`ppopt.stop`)."""
-        return self.deadline.stop
+    def announce(self, state: Progress) -> None:
+        """Report the state of the work."""
+        if self.progress is not None:
+            self.progress(state)
 
-    @property
-    def tell(self) -> Callable[..., None]:
+    def tell(self, phase: str, value: Fraction | None = None, bound: Fraction = ZERO) -> None:
         """Report the phase of the work, perhaps with its value and bound in the user's unit."""
-        return self.deadline.tell
+        self.announce(Progress(self.spent, phase, value, bound))
 
     def in_scope(self, progress: Callback | None = None, stop: Stop | None = None) -> SolveOptions:
         """Options of a search for the time left in the enclosing scopes."""
-        seconds = max(MIN_SECONDS, seconds_left())
-        return self.with_deadline(Deadline.after(seconds, progress=progress, stop=stop))
+        deadline = Deadline.after(max(MIN_SECONDS, seconds_left()))
+        return replace(self, deadline=deadline, progress=progress, stop=stop)
 
-    def with_deadline(self, deadline: Deadline) -> SolveOptions:
-        """Return the options with another deadline."""
-        return replace(self, deadline=deadline)
+    @property
+    def detached(self) -> SolveOptions:
+        """Options for another process: without time limit and callbacks."""
+        return replace(self, deadline=NO_DEADLINE, progress=None, stop=None)
 
     def with_max_rounds(self, max_rounds: int | None) -> SolveOptions:
         """Return the options with at most `max_rounds` rounds of all methods; None: any number."""
@@ -90,5 +96,5 @@ def checked_options(
     The time limit counts from `began` (of `time.monotonic`), or else from now.
     """
     workers = processors.checked_workers(time_limit, workers, seed)
-    deadline = Deadline.after(time_limit, began, progress, stop)
-    return SolveOptions(deadline, workers, seed, params, time_limit)
+    deadline = Deadline.after(time_limit, began)
+    return SolveOptions(deadline, workers, seed, params, time_limit, progress, stop)

@@ -77,7 +77,7 @@ def improvement_turns(
         return
     try:
         yield from portfolio.quick_turns()
-        yield from rounds(portfolio.entries(), problem, whole.deadline.seconds, params.rounds)
+        yield from rounds(portfolio.entries(), problem, whole.seconds, params.rounds)
     finally:
         portfolio.close()
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import cached_property
 
 from ppopt import interrupts
+from ppopt.cancellation import within
 from ppopt.errors import InputError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -95,17 +96,17 @@ class Search:
         self._phase = "bounds"
 
     def _announced(self, value: int | None, bound: int) -> None:
-        if self.options.deadline.progress is not None:
-            self.options.deadline.progress(self._state(value, bound))
+        if self.options.progress is not None:
+            self.options.progress(self._state(value, bound))
 
     def _stopped(self) -> bool:
-        incumbent, stop = self.incumbent, self.options.deadline.stop
+        incumbent, stop = self.incumbent, self.options.stop
         return stop is not None and stop(self._state(incumbent.value, incumbent.bound.value))
 
     def _state(self, value: int | None, bound: int) -> Progress:
         ticks = self.problem.pipeline.ticks
         value_in_units = None if value is None else ticks.time(value)
-        return Progress(self.options.deadline.spent, self._phase, value_in_units, ticks.time(bound))
+        return Progress(self.options.spent, self._phase, value_in_units, ticks.time(bound))
 
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
@@ -172,7 +173,7 @@ class Search:
         value = self.incumbent.value
         self.incumbent.announce(value, self.incumbent.bound.value)
         outcome = Outcome()
-        with whole.deadline.scope():
+        with whole.scope():
             outcome = turn.method.run(self.incumbent, whole.portion(turn.seconds))
         return outcome._replace(fruitful=outcome.fruitful or self.incumbent.value != value)
 
@@ -230,8 +231,9 @@ class Search:
 
     def _solve_for(self, problem: Problem, seconds: float) -> ShortRun:
         """Search the short run, whose backwards are all of one kind."""
-        deadline = Deadline.after(seconds, stop=lambda _: self._stopped())
-        search = Search(problem, self.options.with_deadline(deadline))
+        with within(seconds):
+            options = self.options.in_scope(stop=lambda _: self._stopped())
+        search = Search(problem, options)
         result = run_search(search, WarmStart())
         _, rule = min(search.parts[0].pool.rules, default=(0, None))
         return ShortRun(result, rule)
@@ -252,7 +254,7 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
         proof=_proof(search),
         certificate=(Certificate(Argument.MEMORY) if infeasible else incumbent.bound.certificate),
         provenance=search.options.provenance,
-        solve_seconds=search.options.deadline.spent,
+        solve_seconds=search.options.spent,
         hint=hint,
     )
     if incumbent.best is None:

@@ -100,7 +100,7 @@ def solve_problem(
     """
     _check_names(options.params.without)
     starts = () if hint is not None else _first_schedules(problem)
-    with options.deadline.scope():
+    with options.scope():
         candidates = choice_of(problem, extra_decisions)
     if candidates is None:
         start = WarmStart() if hint is None else WarmStart(warm_starts.read_hint(problem, hint))

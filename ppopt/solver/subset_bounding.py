@@ -42,7 +42,7 @@ class SubsetBounding:
         incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
         budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).portion(work)
-        with budget.deadline.scope():
+        with budget.scope():
             outcome = self._method.run(incumbent, budget)
             self.exhausted, work = outcome.exhausted, outcome.work
         return work

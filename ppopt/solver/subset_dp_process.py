@@ -120,7 +120,7 @@ def serve(descriptor: int) -> None:
         link = _Link(connection, incumbent, whole, leads=False)
         whole.poll_by(link.exchange)
         try:
-            with whole.deadline.scope():
+            with whole.scope():
                 _search(incumbent, whole)
         except VerificationError as error:
             link.send(error)

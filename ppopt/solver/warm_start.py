@@ -109,7 +109,7 @@ def apply_warm_start(
     ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
-            with budget.deadline.scope():
+            with budget.scope():
                 _submit(incumbent, view or incumbent, hint)
 
 

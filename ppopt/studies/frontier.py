@@ -10,7 +10,6 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt import interrupts
 from ppopt.cancellation import driven, part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
@@ -257,7 +256,7 @@ def _run(
                 starts.extend(space.first_schedules(list(starts)))
             search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
-    if not late or interrupts.pressed():
+    if not late:
         return evaluated, skipped
     with after_search(request.time_limit, request.spent):
         further, still_skipped = evaluate(names=late)

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import cached_property
 from math import ceil, floor, inf, lcm
 
-from ppopt.cancellation import over, scope
+from ppopt.cancellation import over, part, scope, seconds_left
 from ppopt.errors import InputError
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import WORKSPACES
@@ -69,7 +69,7 @@ def _until_settled(
             return True
         return target is not None and is_settled(target, state.value, state.lower_bound)
 
-    return options.with_deadline(replace(options.deadline, stop=settled))
+    return replace(options, stop=settled)
 
 
 class FrontierProblem:
@@ -185,7 +185,7 @@ class FrontierProblem:
         if not self.has_configurations:
             start = WarmStart(schedules=tuple(starts), bound=proved and self._bound(proved))
             return search_from(start, problem, search_options.with_max_rounds(level))
-        with options.deadline.scope():
+        with options.scope():
             choice = choice_of(problem)
         assert choice is not None
         lower_bound = 0 if proved is None else int(proved.value * pipeline.grid.time)
@@ -194,7 +194,10 @@ class FrontierProblem:
         )
         if target is not None:
             ceiling = int(target * pipeline.grid.time)
-            search.bound(options.deadline.share(params.bounding), ceiling)
+            with options.scope():
+                with part(params.bounding):
+                    choice.bound(ceiling)
+                search.enumerate_listed()
         return search.run(ANY_EFFORT if level is None else Effort(level, params.quick << level))
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
@@ -411,15 +414,16 @@ class PlacementsProblem(FrontierProblem):
         for waiting, name in turns:
             own, known, ticks = self._at(name, limit)
             settled = target is not None and useless <= target
-            deadline = options.deadline.share(1 / (waiting + 1))
+            with options.scope(), part(1 / (waiting + 1)):
+                left, turn = seconds_left(), options.in_scope(options.progress, options.stop)
             closed = settled or known.lower_bound(ticks) >= useless
-            if results and (closed or deadline.left <= spent.get(name, 0)):
+            if results and (closed or left <= spent.get(name, 0)):
                 continue
             result = own.search(
                 limit,
                 [start for start in starts if own.comparable(start)],
                 known.bound(ticks),
-                options.with_deadline(deadline),
+                turn,
                 target,
                 level,
                 useless,

@@ -38,7 +38,6 @@ from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.child_process import interpreter
 from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS
 from ppopt.solver.choices.spaces import traits_of_any
-from ppopt.solver.deadline import NO_DEADLINE
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Status
@@ -171,6 +170,7 @@ class PlanArguments:
         After the end of a scope no further space is set up, except the first valid one.
         """
 
+        @shield()
         def checked(combination: Parallelism) -> BoundedSpace:
             return self._checked_space(models[combination], lengths)
 
@@ -325,7 +325,7 @@ class _ParallelSearch:
         self.rows = list(rows)
         self._spaces, self._engine, self._stored = spaces, engine, stored
         self._is_bounded = is_bounded
-        self._request, self._options = options, options.with_deadline(NO_DEADLINE)
+        self._request, self._options = options, options.detached
         self._end = options.deadline.end
         """Instant of `time.monotonic` at which time is up."""
         self._limit = options.time_limit
@@ -520,7 +520,7 @@ class _ParallelSearch:
         in_process = isinstance(self._engine, DirectEngine)
         return CombinationTask(
             self._spaces[row.parallelism], row.state, seconds, self.best, self._options, key,
-            self._request.deadline.progress if in_process else None,
+            self._request.progress if in_process else None,
         )  # fmt: skip
 
     def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:

@@ -14,7 +14,7 @@ from fractions import Fraction
 from math import ceil
 from typing import Any
 
-from ppopt.cancellation import driven
+from ppopt.cancellation import driven, part
 from ppopt.errors import InputError, check_type
 from ppopt.formats.config import missing
 from ppopt.problem import exact
@@ -32,7 +32,7 @@ from ppopt.solver.result import Callback, Stop
 from ppopt.strategies import Options
 from ppopt.studies.current_schedule import can_start_from
 from ppopt.studies.first_schedules import least_memory_row
-from ppopt.studies.plan_reports import PlanReports, share_of_search
+from ppopt.studies.plan_reports import PlanReports, share_of_reports
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import (
@@ -80,43 +80,52 @@ def plan(
     limits and links are the defaults of the arguments.
 
     Every valid combination of `batches`, `placement`, `chunks`, `recompute` and `strategies` is a
-    configuration (each argument is one value, a list, or text with commas: `linear,v`). The
-    partition of a configuration is searched with its schedule, unless `partition` gives one.
-
-    `recompute` is any of `none`, `full`, `search` (chosen per stage with the schedule) and `layers`
-    (as set per layer). Default: `layers` if any layer sets recompute; else `none`, and with a
-    memory limit also `full` and (but for Megatron-LM) `search`.
-
-    With `order="search"` the order of microbatches that differ is chosen, too.
-
-    `strategies` are `searched` (the best schedule of any order; the default) and names of
-    strategies, with their `options`. `runtime` is what is to run the schedule: `megatron`
-    (Megatron-LM) runs 1F1B and interleaved 1F1B only, on partitions that it supports; `torch` runs
-    schedules of one route without slices. Configurations with different batch counts are compared
-    by the time per microbatch.
+    configuration (each argument is one value, a list, or text with commas: `linear,v`). See
+    `ppopt.PlanSpace` for their values and defaults, and for `runtime`, `options` and `partition`.
+    Configurations with different batch counts are compared by the time per microbatch.
 
     `current` is what the user runs today (`Plan.headline`): a schedule of the same model, devices
     and microbatches, or a strategy, perhaps with its partition, chunks and recompute:
-    `interleaved chunks=2 partition=even`. Default: 1F1B with the partition of the plan, or the
-    balanced one, and the first recompute mode that fits the limits.
-
-    `within` is a slowdown such as 0.01: the plan then also reports the minimum memory at which a
-    configuration is at most 1 % slower than the best.
-
-    `placement` may also be the list of the devices of the stages that a named placement has.
+    `interleaved chunks=2 partition=even`. Default: 1F1B. `within` is a slowdown such as 0.01: the
+    plan then also reports the minimum memory of a configuration at most 1 % slower than the best.
 
     `mem_limit` is one number, a list with one number per device, or `1f1b`: the largest device peak
-    of 1F1B on the balanced partition of the first batch count. `fields` are further fields of
-    `ppopt.Pipeline`, such as `p2p`. The other arguments are those of `ppopt.solve`; `time_limit` is
-    for the whole plan, from `began` on. With one worker, a plan that ends by proof is reproducible.
-    Ctrl-C ends the plan with the best so far. Raises InputError on misuse, also if no configuration
-    can be set up; "infeasible" is a result.
+    of 1F1B on the balanced partition. `fields` are further fields of `ppopt.Pipeline`. The other
+    arguments are those of `ppopt.solve`; Ctrl-C ends the plan with the best so far. Raises
+    InputError on misuse, also if no configuration can be set up; "infeasible" is a result.
     """
     check_type("model", model, Model, Pipeline)
     request = checked_options(
         time_limit, workers, seed, progress=progress, stop=stop, params=params, began=began
     )
+    space = _space(
+        model, fields, devices=devices, batches=batches, mem_limit=mem_limit, placement=placement,
+        chunks=chunks, recompute=recompute, strategies=strategies, runtime=runtime,
+        partition=partition, options=options or Options(),
+    )  # fmt: skip
     slowdown = None if within is None else _share("within", within)
+    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
+    own_schedule = space.current_schedule(current, objective)
+    result = _planned(space, objective, kind, request, own_schedule, slowdown)
+    return replace(result, current=own_schedule)
+
+
+def _space(
+    model: Model | Pipeline,
+    fields: dict[str, Any],
+    *,
+    devices: int | None,
+    batches: Any,
+    mem_limit: Any,
+    placement: Any,
+    chunks: Any,
+    recompute: Any,
+    strategies: Any,
+    runtime: str,
+    partition: Any,
+    options: Options,
+) -> PlanSpace:
+    """Space of a plan with the arguments of `plan`; raises InputError if it is invalid."""
     if isinstance(model, Pipeline):
         devices, batches = devices or model.num_devices, batches or model.batches
         mem_limit = model.mem_limit if mem_limit is None else mem_limit
@@ -128,77 +137,55 @@ def plan(
         )
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
-    names, chunks = _placements(_listed(placement), chunks)
-    space = _space(
-        model,
-        runtime,
-        fields,
-        mem_limit,
-        devices=devices,
-        batches=_listed(batches),
-        placements=names,
-        chunks=chunks,
-        recompute=None if recompute is None else _listed(recompute),
-        strategies=_listed(strategies)
-        if strategies is not None
-        else default_strategies(runtime, training_of(fields)),
-        options=options or Options(),
-        partition=partition,
-    )
-    kind, objective = BackwardKind.read(backward_kind), Objective(objective)
-    own_schedule = space.current_schedule(current, objective)
-    share = share_of_search(
-        params.plan, limited="mem_limit" in space.fields, within=slowdown is not None
-    )
-    search = PlanSearch(space, objective, kind, request, share)
-    reports = PlanReports(search)
-    reports.start_from_baselines()
-    if own_schedule is not None and can_start_from(own_schedule):
-        search.start_from([own_schedule])
-    result = reports.add_to(search.run(), slowdown)
-    if result.value is None:
-        row = least_memory_row(space)
-        if row.schedule.fits_limits:
-            search.start_from([row.schedule])
-            result = search.plan()
-        else:
-            result = replace(result, least_memory_row=row)
-    return replace(result, current=own_schedule)
-
-
-def _space(
-    model: Model,
-    runtime: str,
-    fields: dict[str, Any],
-    mem_limit: Any,
-    *,
-    devices: int,
-    batches: tuple[int, ...],
-    partition: Any,
-    recompute: tuple[str, ...] | None,
-    **dimensions: Any,
-) -> PlanSpace:
-    """Space of a plan, by default with `default_recompute`; raises InputError if it is invalid."""
+    placements, chunks = _placements(_listed(placement), chunks)
     if fields.get("routes", 1) == 2 and partition == SEARCH:
         raise InputError(
             "routes: partitions are searched for one route alone; a plan of two routes takes a "
             "partition by rule: --routes 2 --partition balanced (or even, or counts)"
         )
+    if strategies is None:
+        strategies = default_strategies(runtime, training_of(fields))
+    batches = _listed(batches)
     fields = fields if mem_limit is None else {**fields, "mem_limit": mem_limit}
     model, fields = rounded_once(model, devices, max(batches, default=1), fields)
     limit = _limit(model, devices, batches, fields.pop("mem_limit", None), fields)
     if recompute is None:
         recompute = default_recompute(model, limited=limit is not None)
     return PlanSpace(
-        model=model,
-        devices=devices,
-        batches=batches,
-        recompute=recompute,
-        runtime=runtime,
-        partition=partition,
+        model=model, devices=devices, batches=batches, placements=placements,
+        chunks=chunks, recompute=_listed(recompute), strategies=_listed(strategies),
+        runtime=runtime, options=options, partition=partition,
         fields=fields if limit is None else {**fields, "mem_limit": limit},
-        **dimensions,
-    )
+    )  # fmt: skip
+
+
+def _planned(
+    space: PlanSpace,
+    objective: Objective,
+    kind: BackwardKind,
+    request: SolveOptions,
+    current: Schedule | None,
+    slowdown: Fraction | None,
+) -> Plan:
+    """Plan of a space with all reports; `current` is a schedule to start from."""
+    params, limited = request.params.plan, "mem_limit" in space.fields
+    later = share_of_reports(params, limited=limited, within=slowdown is not None)
+    with request.scope():
+        with part(1 - params.min_memory_share - later):
+            search = PlanSearch(space, objective, kind, request)
+            reports = PlanReports(search)
+            reports.start_from_baselines()
+            if current is not None and can_start_from(current):
+                search.start_from([current])
+            result = search.run()
+        result = reports.add_to(result, slowdown)
+    if result.value is not None:
+        return result
+    row = least_memory_row(space)
+    if not row.schedule.fits_limits:
+        return replace(result, least_memory_row=row)
+    search.start_from([row.schedule])
+    return search.plan()
 
 
 @driven
@@ -221,15 +208,16 @@ def search_plan_space(
     `starts` has those of `ppopt.studies.first_schedules`. Raises InputError if nothing can be set
     up.
     """
-    search = PlanSearch(space, objective, backward_kind, options)
-    if known_value is not None:
-        grid = search.set_up.problem.pipeline.grid
-        search.known_value = ceil(known_value * grid.time * space.weight(1))
-    search.usual_known = usual_known
-    search.start_from(starts)
-    if evaluates and SEARCHED in space.strategies:
-        PlanReports(search).start_from_baselines()
-    return search.run()
+    with options.scope():
+        search = PlanSearch(space, objective, backward_kind, options)
+        if known_value is not None:
+            grid = search.set_up.problem.pipeline.grid
+            search.known_value = ceil(known_value * grid.time * space.weight(1))
+        search.usual_known = usual_known
+        search.start_from(starts)
+        if evaluates and SEARCHED in space.strategies:
+            PlanReports(search).start_from_baselines()
+        return search.run()
 
 
 def _share(name: str, value: Fraction | float) -> Fraction:

@@ -150,6 +150,7 @@ class PlanCandidate:
             return rest
         return Unlisted(max(rest.bound * self.weight, self._floor), rest.key)
 
+    @shield()
     def update(self, ceiling: int | None) -> None:
         """Update best schedule and bounds after a search; `ceiling` is the best value of all.
 
@@ -198,6 +199,7 @@ class PlanCandidate:
             self.hints.append(schedule)
         self.take(schedule)
 
+    @shield()
     def take(self, schedule: Schedule) -> None:
         """Use a schedule that belongs to the configuration, if it is better than the best one.
 
@@ -236,8 +238,7 @@ class PlanCandidate:
         assert self.strategy is not None
         if Decisions.PARTITION in self.problem.pipeline.open_decisions and not self.impossible:
             self.strategy.bound(ceiling)
-        with shield():
-            self.update(None)
+        self.update(None)
 
     def search(self, level: int) -> None:
         """Continue the search: near the best partition, then in the order of bounds."""
@@ -246,8 +247,7 @@ class PlanCandidate:
         with part(DESCENT_SHARE):
             self.strategy.descend(DESCENTS * 2**level)
         self.strategy.prove()
-        with shield():
-            self.update(None)
+        self.update(None)
 
     # Reports.
 

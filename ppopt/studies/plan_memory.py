@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 
-from ppopt import interrupts
-from ppopt.cancellation import over, part, shield
+from ppopt.cancellation import checkpoint, over, part, scope, shield
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
@@ -38,13 +38,11 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
         search = _search_memory(candidate, None, tell)
         point, space = search.curve.points[-1], search.space
         pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
-        with shield():
-            candidate.take(replace(point.schedule, pipeline=pipeline))
+        candidate.take(replace(point.schedule, pipeline=pipeline))
         return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
     tell(f"{candidate.configuration}, memory")
     candidate.strategy.descend_until_stalled()
-    with shield():
-        candidate.update(None)
+    candidate.update(None)
     peak = candidate.peak
     assert peak is not None
     return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))
@@ -65,11 +63,11 @@ def within_share(
         key=lambda candidate: (candidate.peak, candidate.configuration),
     )
     results: list[WithinShare] = []
-    for index, candidate in enumerate(waiting):
-        with part(1 / (len(waiting) - index)):
-            results.append(_min_memory_within(candidate, max_time, tell))
-        if interrupts.pressed():
-            break
+    with scope(inf):
+        for index, candidate in enumerate(waiting):
+            with part(1 / (len(waiting) - index)):
+                results.append(_min_memory_within(candidate, max_time, tell))
+            checkpoint()
     minimum = min(results, key=lambda result: (result.memory, result.value), default=None)
     if minimum is None:
         return None

@@ -6,14 +6,13 @@ for its value, or for a slowdown, and the effect of more memory.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 from math import inf
 
-from ppopt import interrupts
-from ppopt.cancellation import scope, within
-from ppopt.solver.deadline import Deadline
+from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.solver.parameters import PlanParams
 from ppopt.studies.baselines import after_search
 from ppopt.studies.plan_baselines import PlanBaselines
@@ -25,10 +24,10 @@ MORE_ROUNDS = 2
 """Rounds of the search with more memory."""
 
 
-def share_of_search(params: PlanParams, *, limited: bool, within: bool) -> float:
-    """Share of the time limit that remains for the search without the reports."""
-    share = 1 - params.min_memory_share - (params.extra_memory_share if limited else 0)
-    return share - (params.slowdown_share if within else 0)
+def share_of_reports(params: PlanParams, *, limited: bool, within: bool) -> float:
+    """Share of the time limit for the reports, besides that on less memory at the same speed."""
+    share = params.extra_memory_share if limited else 0
+    return share + (params.slowdown_share if within else 0)
 
 
 class PlanReports:
@@ -36,7 +35,7 @@ class PlanReports:
 
     def __init__(self, search: PlanSearch) -> None:
         self._search, self._options = search, search.options
-        self._params, self._deadline = search.options.params.plan, search.options.deadline
+        self._params, self._limit = search.options.params.plan, search.options.time_limit
         set_up = search.set_up
         self._baselines = PlanBaselines(set_up.space, set_up.objective, set_up.backward_kind)
         self._by_work = not search.by_clock
@@ -49,87 +48,79 @@ class PlanReports:
         The strategies that gains are reported over are continued.
         """
         self._search.evaluate_first()
-        counts, params = self._search.set_up.space.batches, self._params
-        max_seconds = params.baseline_share * self._deadline.seconds
-        max_descents = float(params.baseline_descents)
+        params, spent = self._params, self._options.spent
+        max_seconds, max_descents = inf, float(params.baseline_descents)
         if not self._by_work:
-            max_seconds, max_descents = min(max_seconds, params.baseline_seconds), inf
-        for index, batches in enumerate(counts, start=1):
-            with scope(self._deadline.began + max_seconds * index / len(counts)):
-                self._baselines.search(batches, max_descents=max_descents, tell=self._search.tell)
-            with within(self._refinement / len(counts)):
-                self._baselines.refine(batches)
+            max_seconds, max_descents = params.baseline_seconds - spent, inf
+        search = partial(self._baselines.search, max_descents=max_descents, tell=self._search.tell)
+        with part(params.baseline_share), within(max_seconds):
+            self._for_each_count(search)
+        with part(params.refinement_share), within(inf if self._by_work else self._options.spent):
+            self._for_each_count(self._baselines.refine)
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
 
-    @property
-    def _refinement(self) -> float:
-        """Maximum seconds for the strategies that gains are reported over, to continue them.
-
-        Unless the plan is reproducible, at most as long as the plan so far.
-        """
-        longest = self._params.refinement_share * self._deadline.seconds
-        return longest if self._by_work else min(longest, self._deadline.spent)
+    def _for_each_count(self, run: Callable[[int], None]) -> None:
+        """Run for every number of microbatches, each in an equal part of the time left."""
+        counts = self._search.set_up.space.batches
+        for index, batches in enumerate(counts):
+            with part(1 / (len(counts) - index)):
+                run(batches)
 
     def add_to(self, plan: Plan, slowdown: Fraction | None) -> Plan:
-        """Add all reports to a plan, until Ctrl-C; without a schedule, there are none."""
+        """Add all reports to a plan; without a schedule, there are none."""
         if plan.value is None:
             return plan
-        almost = partial(self._with_memory_within, slowdown=slowdown)
-        reports = (self._with_less_memory, almost, self._with_more_memory, self._with_baselines)
-        for add_report in reports:
-            if not interrupts.pressed():
-                plan = add_report(plan)
-        return plan
+        plan = self._with_less_memory(plan, slowdown)
+        plan = self._with_more_memory(self._with_memory_within(plan, slowdown))
+        return self._with_baselines(plan)
 
-    def _with_less_memory(self, plan: Plan) -> Plan:
+    def _with_less_memory(self, plan: Plan, slowdown: Fraction | None) -> Plan:
         """Add the minimum memory for the value of the plan that a short search finds.
 
         With several workers, this takes about as long as the plan so far, if that much time
-        remains; nothing is added if none remains.
+        remains besides that of the reports that follow; nothing is added if none remains.
         """
-        search, best, params = self._search, self._search.best, self._params
-        if self._deadline.over:
+        search, best, params, limit = self._search, self._search.best, self._params, self._limit
+        if over():
             return plan
         assert best is not None
-        limit, spent = self._deadline.seconds, self._deadline.spent
-        useful = max(params.memory_share * limit, 0.0 if self._by_work else spent)
-        seconds = max(
-            params.min_memory_share * limit,
-            min(search.seconds_left + params.min_memory_share * limit, useful),
-        )
-        with within(seconds):
+        useful = max(params.memory_share * limit, 0.0 if self._by_work else self._options.spent)
+        limited = search.set_up.problem.pipeline.limits is not None
+        later = share_of_reports(params, limited=limited, within=slowdown is not None)
+        free = max(params.min_memory_share * limit, seconds_left() - later * limit)
+        with within(min(free, useful)):
             minimum = minimize_memory(best, search.tell)
         return replace(search.plan(), least_memory=minimum)
 
     def _with_memory_within(self, plan: Plan, slowdown: Fraction | None) -> Plan:
         """Add the minimum memory of any configuration at most `slowdown` slower than the best."""
-        if slowdown is None or self._deadline.over:
+        if slowdown is None or over():
             return plan
         assert self._search.ceiling is not None
         max_time = int(self._search.ceiling * (1 + slowdown))
-        with within(self._params.slowdown_share * self._deadline.seconds):
+        with within(self._params.slowdown_share * self._limit):
             share = within_share(self._search.candidates, max_time, self._search.tell)
         return replace(plan, within=share)
 
     def _with_more_memory(self, plan: Plan) -> Plan:
         """Add the effect of more memory, by a short search if that can be set up in time."""
-        set_up, limit = self._search.set_up, self._deadline.seconds
+        set_up = self._search.set_up
         limits = set_up.problem.pipeline.limits
-        if limits is None or 2 * set_up.seconds > self._deadline.left:
+        if limits is None or 2 * set_up.seconds > seconds_left():
             return plan
         assert plan.best is not None and plan.value is not None
         raised_limits = tuple(limit * self._params.more_memory_percent / 100 for limit in limits)
-        spent = plan.solve_seconds / limit
+        spent = plan.solve_seconds / self._limit
         useful = 2 * self._params.extra_memory_share if self._by_work else spent / 2
         share = max(self._params.extra_memory_share, min(1 - spent, useful))
-        search = PlanSearch(
-            replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits}),
-            set_up.objective, set_up.backward_kind,
-            self._options.with_deadline(Deadline.after(limit)), share,
-        )  # fmt: skip
-        search.known_value = self._search.ceiling
-        search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
-        search.run_rounds(MORE_ROUNDS)
+        space = replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits})
+        with within(share * self._limit):
+            search = PlanSearch(
+                space, set_up.objective, set_up.backward_kind, self._options.in_scope()
+            )
+            search.known_value = self._search.ceiling
+            search.start_from(row.schedule for row in plan.rows if row.schedule is not None)
+            search.run_rounds(MORE_ROUNDS)
         value, lower_bound = search.ceiling, search.lower_bound
         assert value is not None and lower_bound is not None
         weight = set_up.space.weight(plan.best.configuration.batches)
@@ -140,11 +131,10 @@ class PlanReports:
     def _with_baselines(self, plan: Plan) -> Plan:
         """Add the baselines; the remaining ones may slightly exceed the time limit."""
         assert plan.best is not None
-        deadline = self._deadline
-        with after_search(deadline.seconds, deadline.spent):
+        with shield(), after_search(self._limit, self._options.spent):
             self._baselines.search(plan.best.configuration.batches)
         plan = self._started_again(plan)
-        return replace(self._baselines.add_to(plan), solve_seconds=deadline.spent)
+        return replace(self._baselines.add_to(plan), solve_seconds=self._options.spent)
 
     def _started_again(self, plan: Plan) -> Plan:
         """The plan with the schedules of all baselines, if one of them is better.

@@ -12,8 +12,8 @@ partition can be better.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import closing
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from itertools import count
@@ -21,8 +21,16 @@ from math import inf
 from operator import itemgetter
 from typing import Any
 
-from ppopt import interrupts
-from ppopt.cancellation import scope
+from ppopt.cancellation import (
+    checkpoint,
+    equal_share,
+    over,
+    part,
+    scope,
+    seconds_left,
+    shield,
+    within,
+)
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
 from ppopt.problem.exact import min_known
@@ -32,7 +40,6 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
@@ -55,21 +62,17 @@ class PlanSearch:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
-        share: float = 1.0,
     ) -> None:
-        """Search for a share of the time limit. Raises InputError if nothing can be set up."""
+        """Set up the search in the time left. Raises InputError if nothing can be set up."""
         self.options, self._params = options, options.params.plan
-        limit = options.deadline
-        self._deadline = replace(limit, seconds=share * limit.seconds)
-        """Deadline of this search."""
         self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
         self.usual_known = False
         """Whether the search has started from the schedules of usual strategies."""
         self._begun = False
-        """Whether the deadline is in force: a first search has ended, with or without a
+        """Whether the enclosing scopes count: a first search has ended, with or without a
         schedule."""
-        self.set_up = PlanSetUp(space, objective, backward_kind, options, self._deadline)
+        self.set_up = PlanSetUp(space, objective, backward_kind, options)
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
         self._included = list(with_wider(self.set_up.orders, recompute=SEARCH))
         """Configurations of all orders whose schedules another one has, each with that one. They
@@ -77,21 +80,21 @@ class PlanSearch:
         included = [candidate for candidate, _ in self._included]
         self._orders = [each for each in self.set_up.orders if each not in included]
         """Configurations of all orders that are searched."""
-        self._turn = self._deadline
-        """Deadline of the running search of all orders."""
         self._cutoff: int | None = None
         """Ceiling at the start of that search: values at or above it are not useful."""
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
-            self._deadline, progress=lambda state: self.tell(state.phase, state), stop=self._ends
-        )
+            options, progress=lambda state: self.tell(state.phase, state),
+            stop=None if options.stop is None else self._stops,
+        )  # fmt: skip
         self._search = ConfigurationSearch(
-            PlanProduct(self._orders, self._params.margin), self.set_up.problem,
-            options.with_deadline(reporting), ceiling=lambda: self._cutoff, grace=GRACE,
+            PlanProduct(self._orders, self._params.margin), self.set_up.problem, reporting,
+            ceiling=lambda: self._cutoff,
         )  # fmt: skip
         """Search of all orders of all configurations."""
-        self._search.enumerate_listed()
+        with scope(inf):
+            self._search.enumerate_listed()
         self._update_orders()
 
     def evaluate_first(self) -> None:
@@ -101,24 +104,27 @@ class PlanSearch:
         whatever the time limit, unless these are known. After a share of it, this ends once a
         configuration has a schedule.
         """
-        deadline = self._deadline.share(self._params.first_schedules)
         self.start_from(filter(None, (self.set_up.first_schedule,)))
         included = [candidate for candidate, _ in self._included]
-        usual = FirstSchedules.usual, with_few_layers
-        kinds = [] if self.usual_known else [(kind, self._orders) for kind in usual]
-        kinds += [(kind, included) for kind in usual[:1] if kinds]
-        with scope(inf):
-            for kind, candidates in kinds:
-                for candidate in filter(self._is_open, candidates):
-                    for schedule in kind(self._first_schedules(candidate)):
-                        self.start_from((schedule,))
-                        if (kind, candidates) not in kinds[:1] and deadline.over:
-                            return
-            with deadline.scope():
-                for further in (FirstSchedules.zero_bubble, FirstSchedules.by_other_strategies):
-                    for candidate in filter(self._is_open, self._orders):
-                        for schedule in further(self._first_schedules(candidate)):
-                            self.start_from((schedule,))
+        with part(self._params.first_schedules):
+            if not self.usual_known:
+                with shield(), scope(inf):
+                    self._start_from_first(FirstSchedules.usual, self._orders)
+                self._start_from_first(with_few_layers, self._orders)
+                self._start_from_first(FirstSchedules.usual, included)
+            self._start_from_first(FirstSchedules.zero_bubble, self._orders)
+            self._start_from_first(FirstSchedules.by_other_strategies, self._orders)
+
+    def _start_from_first(
+        self,
+        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
+        candidates: Sequence[PlanCandidate],
+    ) -> None:
+        """Start every configuration from the first schedules of open ones."""
+        for candidate in filter(self._is_open, candidates):
+            for schedule in schedules_of(self._first_schedules(candidate)):
+                self.start_from((schedule,))
+                checkpoint()
 
     def _first_schedules(self, candidate: PlanCandidate) -> FirstSchedules:
         """First schedules of a configuration."""
@@ -142,30 +148,28 @@ class PlanSearch:
                 candidate.start_from(best)
 
     def run(self) -> Plan:
-        """Search until proof, until the time is up, or until Ctrl-C."""
-        with closing(self._search):
+        """Search until proof, or until an enclosing scope ends."""
+        with closing(self._search), scope(inf):
             self._search_first()
             self._begun = True
             self._follow_hints()
-            if self.by_clock and not self._over:
-                self._improve(self._deadline.share(self._params.first_polishing))
+            if self.by_clock:
+                self._improve(self._params.first_polishing)
             for round_index in count():
-                if self._over:
-                    break
                 before = self.lower_bound, self.ceiling
                 self._round(round_index)
-                if round_index == 0 and not self._over:
-                    self._improve(self._deadline.share(self._params.polishing))
-                if self._exhausted and before == (self.lower_bound, self.ceiling):
+                if round_index == 0:
+                    self._improve(self._params.polishing)
+                ended = self._exhausted and before == (self.lower_bound, self.ceiling)
+                if ended or self._over:
                     break
         return self.plan()
 
-    def run_rounds(self, round_index: int) -> None:
+    def run_rounds(self, number: int) -> None:
         """Search for at most some rounds; a value must be known."""
-        with closing(self._search):
-            for effort in range(round_index):
-                if not self._over:
-                    self._round(effort)
+        with closing(self._search), scope(inf):
+            for effort in range(number):
+                self._round(effort)
 
     # The rounds.
 
@@ -175,16 +179,14 @@ class PlanSearch:
         Without a clock, from all first schedules, and after quick bounds.
         """
         if not self.by_clock:
-            self._bound(self._deadline.share(self._params.quick_bounding))
-        if not self._over:
-            share = self._params.first_hints if self.by_clock else 1.0
-            num_placements = self._begin(self._deadline.share(share))
+            self._bound(self._params.quick_bounding)
+        if self._over:
+            return
+        with self._turn(self._params.first_hints if self.by_clock else 1.0) as num_placements:
             self._search.follow_hints(num_placements if self.by_clock else None)
             if self.by_clock:
                 self._search.schedule_first(self._params.first_quick * len(self._orders))
-            self._quick = self._search.num_quick
-            self._update_orders()
-            self._note("configurations")
+        self._quick = self._search.num_quick
 
     @property
     def by_clock(self) -> bool:
@@ -200,25 +202,26 @@ class PlanSearch:
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        for searches in range(1, len(self._orders) + 1):
-            if self.best is None and not self._over:
-                self._search_orders(Effort(0, searches), self._deadline)
-        latest = self._deadline.longer(GRACE)
-        for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
-            if self.best is not None or interrupts.pressed():
-                return
-            with self._deadline.share(self._params.first).scope():
-                candidate.search(0)
-            self._note("configurations")
-            if latest.over:
-                return
+        with shield(), within(seconds_left() + GRACE):
+            for searches in range(1, len(self._orders) + 1):
+                if self.best is None and not self._over:
+                    self._search_orders(Effort(0, searches), 1.0)
+                    checkpoint()
+            for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
+                if self.best is not None:
+                    return
+                with part(self._params.first):
+                    candidate.search(0)
+                self._note("configurations")
+                checkpoint()
 
     def _round(self, round_index: int) -> None:
         """Bound the configurations that may be best, and search them.
 
         The search of all orders has the turns of all of its open configurations.
         """
-        self._bound(self._deadline.share(self._params.bounding))
+        if not self._over:
+            self._bound(self._params.bounding)
         if self._over:
             return
         waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
@@ -232,36 +235,39 @@ class PlanSearch:
             share = opened / (opened + waiting)
             if round_index == 0:
                 share = min(share, self._params.first_round)
-            turn = self._deadline.share(share)
-            self._search_orders(Effort(max(0, round_index - 1), self._quick), turn)
+            self._search_orders(Effort(max(0, round_index - 1), self._quick), share)
         for candidate in sorted(self._strategies, key=_by_bound):
             if self._over:
                 return
             if self._is_open(candidate):
                 waiting -= 1
-                with self._deadline.share_with(waiting).scope():
+                with part(equal_share(waiting)):
                     candidate.search(max(0, round_index - 1))
                 self._note("configurations")
 
-    def _bound(self, deadline: Deadline) -> None:
-        """Bound the configurations that may be best, until the deadline."""
+    def _bound(self, share: float) -> None:
+        """Bound the configurations that may be best, in a share of the time left."""
         waiting = list(filter(self._is_open, self._strategies))
+        opened = sum(map(self._is_open, self._orders))
+        own = opened / ((opened + len(waiting)) or 1)
         if self._orders:
-            opened = sum(map(self._is_open, self._orders))
-            share = deadline.share(opened / ((opened + len(waiting)) or 1))
-            self._search.bound(share, self.ceiling)
+            with part(share * own):
+                self._search.choice.bound(self.ceiling)
+            with scope(inf):
+                self._search.enumerate_listed()
             self._update_orders()
             self._note("bounds")
         for candidate, wider in self._included:
             candidate.raise_to(wider)
             if self._is_open(candidate):
-                with deadline.share(self._params.included_bounding).scope():
+                with part(share * self._params.included_bounding):
                     candidate.choice.bound(self._bounded_to(candidate))
                 candidate.update(self.ceiling)
-        for index, candidate in enumerate(waiting):
-            with deadline.share_with(len(waiting) - index - 1).scope():
-                candidate.raise_bound(self._bounded_to(candidate))
-            self._note("bounds")
+        with part(share * (1 - own)):
+            for index, candidate in enumerate(waiting):
+                with part(equal_share(len(waiting) - index - 1)):
+                    candidate.raise_bound(self._bounded_to(candidate))
+                self._note("bounds")
 
     def _bounded_to(self, candidate: PlanCandidate) -> int | None:
         """Time of all microbatches up to which the bounds of a configuration are exact."""
@@ -269,30 +275,35 @@ class PlanSearch:
             return None
         return -(-int(self.ceiling * self._params.margin) // candidate.weight)
 
-    def _search_orders(self, effort: Effort, turn: Deadline) -> None:
-        """Search all orders for at most a turn; without a schedule, until the deadline."""
-        self._begin(turn)
-        self._search.search(effort)
-        self._update_orders()
-        self._note("configurations")
+    def _search_orders(self, effort: Effort, share: float) -> None:
+        """Search all orders for at most a share of the time left."""
+        with self._turn(share):
+            self._search.search(effort)
 
-    def _improve(self, turn: Deadline) -> None:
+    def _improve(self, share: float) -> None:
         """Improve the best schedules in their partitions and recompute.
 
         Rounds divide their time between configurations and partitions. Methods that improve large
         pipelines most, such as windows, have no long turn in them.
         """
-        self._begin(turn)
-        self._search.improve(turn.left)
+        if not self._over:
+            with self._turn(share):
+                self._search.improve(seconds_left())
+
+    @contextmanager
+    def _turn(self, share: float) -> Iterator[int]:
+        """A search of all orders for a share of the time left; yields what `_begin` returns."""
+        self._cutoff = self.ceiling
+        with part(share):
+            yield self._begin()
         self._update_orders()
         self._note("configurations")
 
-    def _begin(self, turn: Deadline) -> int:
+    def _begin(self) -> int:
         """Begin a search of all orders, from the best hint of every placement, then from others.
 
         Returns the number of placements with hints.
         """
-        self._turn, self._cutoff = turn, self.ceiling
         hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
         for candidate in filter(self._is_open, self._orders):
             for hint in candidate.hints:
@@ -308,12 +319,9 @@ class PlanSearch:
             self._search.hint(hint)
         return len(hints)
 
-    def _ends(self, state: Progress) -> bool:
-        """Whether the search of all orders ends: with its turn, or as the user says."""
-        stop = self._deadline.stop
-        if self._turn.over and (state.value, self._cutoff) != (None, None):
-            return True
-        return stop is not None and stop(self._state(state.phase, state))
+    def _stops(self, state: Progress) -> bool:
+        """Whether the caller ends the search, with this state of the search of all orders."""
+        return self.options.stop is not None and self.options.stop(self._state(state.phase, state))
 
     def _update_orders(self) -> None:
         """Update the candidates of all orders after a search."""
@@ -383,11 +391,9 @@ class PlanSearch:
         A first search runs even if time is up, unless a value is known.
         """
         tried = self._begun or self.known_value is not None
-        if interrupts.pressed() or (tried and self._deadline.over):
+        if (tried and over()) or not any(map(self._is_open, self.candidates)):
             return True
-        if not any(map(self._is_open, self.candidates)):
-            return True
-        stop = self._deadline.stop
+        stop = self.options.stop
         return stop is not None and stop(self._state("configurations"))
 
     @property
@@ -416,17 +422,11 @@ class PlanSearch:
             running_value = None if orders.value is None else int(orders.value * grid)
             value = min_known((value, running_value))
         best = None if value is None else self._in_units(value)
-        return Progress(self._deadline.spent, phase, best, self._in_units(bound))
+        return Progress(self.options.spent, phase, best, self._in_units(bound))
 
     def tell(self, phase: str, orders: Progress | None = None) -> None:
         """Report the state of the plan; `orders`: see `_state`."""
-        if self._deadline.progress is not None:
-            self._deadline.progress(self._state(phase, orders))
-
-    @property
-    def seconds_left(self) -> float:
-        """Remaining seconds of this search."""
-        return self._deadline.left
+        self.options.announce(self._state(phase, orders))
 
     # The plan.
 
@@ -441,6 +441,7 @@ class PlanSearch:
             candidate.raise_to(wider)
             candidate.searches = len(own)
 
+    @shield()
     def plan(self) -> Plan:
         """The current plan."""
         self._update_included()
@@ -457,7 +458,7 @@ class PlanSearch:
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,
-            solve_seconds=self._deadline.spent,
+            solve_seconds=self.options.spent,
         )
 
     @property

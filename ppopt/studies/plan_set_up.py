@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
+from ppopt.cancellation import shield
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
@@ -16,7 +17,6 @@ from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.enumeration import NONE_LEFT, Rest, Unlisted
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.choices.spaces import traits_of_any
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
@@ -35,7 +35,7 @@ from ppopt.studies.strategy_search import StrategySearch
 
 
 class PlanSetUp:
-    """The candidates of a plan: those set up by the deadline, and that of the first schedule."""
+    """The candidates of a plan: those set up in time, and that of the first schedule."""
 
     def __init__(
         self,
@@ -43,14 +43,12 @@ class PlanSetUp:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
-        deadline: Deadline,
     ) -> None:
         """Set up at least one configuration. Raises InputError if none can be set up."""
-        began = Deadline.after()
+        before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
-        self._options, self._deadline = options, deadline
-        with deadline.scope():
-            candidates, left_out = set_up_each(space, self._candidate)
+        self._options = options
+        candidates, left_out = set_up_each(space, self._candidate)
         if not candidates:
             raise InputError(next(iter(left_out.values())))
         self.first_schedule: Schedule | None = None
@@ -69,9 +67,10 @@ class PlanSetUp:
         """Configurations that are not set up, each with the reason."""
         self.num_late = list(left_out.values()).count(OUT_OF_TIME)
         """Number of configurations for which no time was left."""
-        self.seconds = began.spent
+        self.seconds = options.spent - before
         """Seconds of the set-up."""
 
+    @shield()
     def _set_up_first(
         self,
         candidates: dict[PlanConfiguration, PlanCandidate],
@@ -94,25 +93,33 @@ class PlanSetUp:
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""
-        space, pipeline = self.space, self.space.pipeline(configuration)
-        kind = backward_kind_of(configuration, self.backward_kind)
-        problem = problem_of(pipeline, self.objective, kind)
-        with self._deadline.scope():
-            choice = choice_of(problem) or SinglePipeline(problem)
+        problem = self._problem(configuration)
+        choice = choice_of(problem) or SinglePipeline(problem)
         if isinstance(choice, OrderChoice) and configuration.strategy != SEARCHED:
             choice = choice.inner
-        plan_choice = PlanChoice(configuration, problem, choice)
-        if configuration.strategy == SEARCHED:
-            return PlanCandidate(plan_choice, self._options, space.weight(pipeline.batches))
-        search = StrategySearch(
-            problem.pipeline,
-            configuration.strategy,
-            self.objective,
-            space.options_of(configuration),
-            accepts_partition=partitions_on(space.runtime, problem.pipeline),
-            seed=self._options.seed,
-        )
-        return PlanCandidate(plan_choice, self._options, space.weight(pipeline.batches), search)
+        return self._with_choice(PlanChoice(configuration, problem, choice))
+
+    @shield()
+    def _problem(self, configuration: PlanConfiguration) -> Problem:
+        """Problem of a configuration."""
+        kind = backward_kind_of(configuration, self.backward_kind)
+        return problem_of(self.space.pipeline(configuration), self.objective, kind)
+
+    @shield()
+    def _with_choice(self, plan_choice: PlanChoice) -> PlanCandidate:
+        """Candidate of a configuration, with its search if it is that of a strategy."""
+        space, (configuration, problem, _) = self.space, plan_choice
+        weight, search = space.weight(problem.pipeline.batches), None
+        if configuration.strategy != SEARCHED:
+            search = StrategySearch(
+                problem.pipeline,
+                configuration.strategy,
+                self.objective,
+                space.options_of(configuration),
+                accepts_partition=partitions_on(space.runtime, problem.pipeline),
+                seed=self._options.seed,
+            )
+        return PlanCandidate(plan_choice, self._options, weight, search)
 
     @property
     def candidates(self) -> list[PlanCandidate]:

@@ -9,7 +9,7 @@ from itertools import product
 from math import lcm
 from typing import Any, NamedTuple, TypeVar
 
-from ppopt.cancellation import over, shield
+from ppopt.cancellation import over
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.problem.decisions import SEARCH, SEARCH_SET, Decisions
@@ -85,9 +85,14 @@ class PlanSpace:
     placements: tuple[str, ...] = PLACEMENTS
     chunks: tuple[int, ...] = CHUNKS
     recompute: tuple[str, ...] = (AS_GIVEN,)
+    """Any of `none`, `full`, `search` (chosen per stage with the schedule) and `layers` (as set per
+    layer). Default of `ppopt.plan`: `layers` if any layer sets recompute; else `none`, and with a
+    memory limit also `full` and `search`."""
     strategies: tuple[str, ...] = (SEARCHED,)
+    """`searched` (the best schedule of any order) and names of strategies."""
     runtime: str = ANY_RUNTIME
-    """Runtime of the schedule, one of `RUNTIMES`."""
+    """Runtime of the schedule, one of `RUNTIMES`. Megatron-LM runs 1F1B and interleaved 1F1B only,
+    on partitions that it supports; `torch` runs schedules of one route without slices."""
     options: Options = field(default_factory=Options)
     """Options of the strategies."""
     partition: Any = SEARCH
@@ -323,7 +328,8 @@ def set_up_each(
 ) -> tuple[dict[Key, Item], dict[Key, str]]:
     """Call `make` for every key; returns the results, and the skipped keys with the reasons.
 
-    Skipped are keys that do not apply and, after the first result, those after the end of a scope.
+    `make` has no checkpoints. Skipped are keys that do not apply and, after the first result, those
+    after the end of a scope.
     """
     results: dict[Key, Item] = {}
     left_out: dict[Key, str] = {}
@@ -332,8 +338,7 @@ def set_up_each(
             left_out[key] = OUT_OF_TIME
             continue
         try:
-            with shield():
-                results[key] = make(key)
+            results[key] = make(key)
         except NotApplicableError as error:
             left_out[key] = str(error)
     return results, left_out

@@ -253,7 +253,7 @@ class StrategySearch:
             self.state.raise_to(Complete())
 
     def _evaluate_batch(self) -> None:
-        """Evaluate the next batch of all configurations; an interrupted batch remains."""
+        """Evaluate the next batch of all configurations; a batch that is not complete remains."""
         assert self._every is not None
         self._evaluate(self._every[0])
         del self._every[0]

@@ -13,7 +13,7 @@ from ppopt import Pipeline, VerificationError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices import search as searching
+from ppopt.solver.choices import driver as searching
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial

@@ -6,16 +6,18 @@ import signal
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from multiprocessing import Pipe
 from typing import Any
 
 import pytest
 
 from ppopt import Pipeline, VerificationError, interrupts
+from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices import search as searching
+from ppopt.solver.choices import driver as searching
 from ppopt.solver.choices import search_processes
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ConfigurationSearch
@@ -199,7 +201,7 @@ def test_ctrl_c_keeps_what_the_processes_have(
 ) -> None:
     monkeypatch.setattr(search_processes, "GRACE", 600.0)
     received = Received()
-    with interrupts.recorded():
+    with interrupts.recorded(), scope(inf):
         pool.run(long_tasks(), received, over=AtThirdPoll(ctrl_c=True), cutoff=no_cutoff)
     assert sorted(received.results) == [(7,), (11,)]
 

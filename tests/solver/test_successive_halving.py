@@ -141,4 +141,4 @@ def keep(search: ConfigurationSearch, known: ppopt.Schedule) -> None:
     options: SolveOptions = checked_options(600, 1)
     problem = Problem(known.pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     configuration = search._at(known.pipeline.counts)
-    search._keep_best(configuration, known_result(problem, known, options))
+    search._driver.keep_best(configuration, known_result(problem, known, options))

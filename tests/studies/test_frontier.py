@@ -23,7 +23,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
@@ -312,7 +311,8 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
     def ended_early(start: Any, problem: Any, options: SolveOptions) -> Result:
         searches.append(options.deadline.seconds)
-        return search_from(start, problem, options.with_deadline(Deadline.after(0.1)))
+        with within(0.1):
+            return search_from(start, problem, options.in_scope())
 
     monkeypatch.setattr(frontier_problem, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -12,6 +11,7 @@ import pytest
 
 import ppopt
 from ppopt import InputError, Objective, Status
+from ppopt.cancellation import within
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.formats.megatron_schedule import runs_order
@@ -320,17 +320,15 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
     """Without one it searches a configuration at any time left. The value is above the bounds, so
     that every configuration stays open."""
     model = space().model(Parallelism(1, 1, 1))
-    search = PlanSearch(
-        LINEAR.space(model),
-        Objective.MAKESPAN,
-        BackwardKind.MIXED,
-        checked_options(1, 1, began=time.monotonic() - 2),
-    )
-    assert not search._over
-    bound = quick_bound(LINEAR.space(model), None)
-    assert bound is not None
-    search.known_value = 2 * bound
-    assert search._over
+    with within(-1):
+        search = PlanSearch(
+            LINEAR.space(model), Objective.MAKESPAN, BackwardKind.MIXED, checked_options(1, 1)
+        )
+        assert not search._over
+        bound = quick_bound(LINEAR.space(model), None)
+        assert bound is not None
+        search.known_value = 2 * bound
+        assert search._over
 
 
 def test_combinations_that_megatron_does_not_run_are_skipped() -> None:

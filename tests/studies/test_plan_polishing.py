@@ -10,13 +10,13 @@ import pytest
 
 import ppopt
 from ppopt import Objective, interrupts, verify
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import Effort
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Progress, Result
 from ppopt.studies.plan_search import PlanSearch
@@ -50,11 +50,12 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     sequential = schedule(pipeline, one_at_a_time(candidate.problem.instance))
     known = known_result(candidate.problem, sequential, checked_options(20, 1))
     inner = search._search
-    inner._keep_best(inner._at((0, 2, 2, 2, 2)), known)
+    inner._driver.keep_best(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
     bound, before = candidate.bound, candidate.value
     halves.append(before / 2)
-    search._improve(Deadline.after(600))
+    with within(600):
+        search._improve(1.0)
     assert candidate.bound == bound
     assert candidate.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
@@ -72,18 +73,19 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         fields={"mem_limit": 16, "p2p": 3},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
-    search._search_orders(Effort(0, 1), Deadline.after(20))
-    inner, values = search._search, []
-    take = inner._keep_best
+    search._search_orders(Effort(0, 1), 1.0)
+    driver, values = search._search._driver, []
+    take = driver.keep_best
 
     def pressed(configuration: Configuration, result: Result) -> None:
         take(configuration, result)
         values.append(result.value)
         signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(inner, "_keep_best", pressed)
+    monkeypatch.setattr(driver, "keep_best", pressed)
     with interrupts.recorded():
-        search._improve(Deadline.after(5))
+        with within(5):
+            search._improve(1.0)
         plan = search.plan()
         assert interrupts.pressed()
     assert plan.value == min(values)

@@ -14,7 +14,6 @@ from ppopt.problem.problem import Problem
 from ppopt.report.plan_objects import plan_object
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import checked_options
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
@@ -156,7 +155,7 @@ def test_every_first_schedule_is_followed() -> None:
     for counts, strategy in (((3, 5), "zb-h1"), ((5, 3), "zb-h1")):
         pipeline = space.model.pipeline(devices=2, batches=3, partition=counts)
         search.start_from([ppopt.evaluate(pipeline, strategy)])
-    search._begin(Deadline.after(600))
+    search._begin()
     search._search.follow_hints()
     assert {(0, 5, 3), (0, 3, 5)} <= search._search.state.known.keys()
 
@@ -179,7 +178,7 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
     assert values == sorted(values, reverse=True)
     for start in starts:
         search.start_from([start])
-    search._begin(Deadline.after(600))
+    search._begin()
     followed = [hint.pipeline.counts for hint in reversed(search._search._hints)]
     assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]
 

@@ -20,7 +20,7 @@ import ppopt
 from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.solver import search as searching
-from ppopt.solver.choices import search as choice_search
+from ppopt.solver.choices import driver
 from ppopt.studies import outcome
 from ppopt.studies import solve_job as jobs
 from ppopt.studies import sweep as sweeps
@@ -380,7 +380,7 @@ class TestMoreTime:
                 raise TimeoutError
             return searching.search_from(start, problem, options)
 
-        monkeypatch.setattr(choice_search, "search_from", search_from)
+        monkeypatch.setattr(driver, "search_from", search_from)
         known = outcome.read(outcome.stored(job, short), job)
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]

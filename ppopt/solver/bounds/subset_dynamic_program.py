@@ -257,7 +257,7 @@ class SubsetDP:
         It would take too long if the remaining layers, at the present width, exceeded a share of
         the whole search.
         """
-        max_seconds = max_share * budget.deadline.seconds
+        max_seconds = max_share * budget.seconds
         while not program.ended:
             seconds = layer_seconds(program)
             if (

@@ -29,7 +29,7 @@ def result_of(
     weight = 1 if state.best is None else state.best.weight
     bound = None if state.infeasible else state.lower_bound
     scope = start_scope(problem) + delay_scope(problem)
-    with options.deadline.scope():
+    with options.scope():
         proof = choice.proof(state)
     result = Result(
         pipeline=problem.pipeline if best is None else best.pipeline,
@@ -42,7 +42,7 @@ def result_of(
         proof=proof + ("" if bound is None else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,
-        solve_seconds=options.deadline.spent,
+        solve_seconds=options.spent,
         hint=hint,
     )
     if best is None or best.schedule is None:

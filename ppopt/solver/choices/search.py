@@ -10,6 +10,7 @@ a second searches several configurations at once (`ppopt.solver.choices.search_p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import closing
 from fractions import Fraction
 from functools import partial
 from itertools import chain, islice, takewhile
@@ -17,9 +18,7 @@ from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
-from ppopt import interrupts
-from ppopt.cancellation import shield
-from ppopt.problem.exact import min_known
+from ppopt.cancellation import scope, seconds_left
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -31,15 +30,13 @@ from ppopt.solver.choices.configuration import (
     by_bound,
     by_value,
 )
+from ppopt.solver.choices.driver import Driver
 from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.result import result_of
-from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
-from ppopt.solver.choices.search_tasks import MIN_SEARCH, SearchTask, SearchTasks
+from ppopt.solver.choices.search_tasks import SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.search import search_from
+from ppopt.solver.result import Result
 
 METHOD_WORKERS = 2
 """Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
@@ -72,28 +69,25 @@ class ConfigurationSearch:
         start_schedules: Sequence[Schedule] = (),
         lower_bound: int = 0,
         ceiling: Callable[[], int | None] = lambda: None,
-        grace: float = 0.0,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
-        configurations was proved earlier. `ceiling` returns the cutoff: values
-        at or above it are useless. Without a schedule, the search continues for `grace` seconds
-        after the deadline.
+        configurations was proved earlier. `ceiling` returns the cutoff: values at or above it are
+        useless.
         """
         self.choice, self._problem, self._options = choice, problem, options
-        self._params, self._grid = options.params.configurations, problem.pipeline.grid.time
-        self._random = Random(options.seed)
-        self._ceiling, self._grace = ceiling, grace
+        self._params, self._random = options.params.configurations, Random(options.seed)
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.state = SearchedConfigurations(lower_bound)
         """State of the configurations."""
+        self._driver = Driver(choice, problem, options, self.state, ceiling)
         self._tasks = SearchTasks(choice, problem, options, self.state)
         self._contenders = Contenders(self.state, self._params)
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
-        self._effort, self._ignores_ctrl_c = ANY_EFFORT, False
+        self._effort = ANY_EFFORT
         self.num_quick = 0
         """Number of searches of level 0."""
         self._level = 1
@@ -106,25 +100,11 @@ class ConfigurationSearch:
         """Schedules whose configurations are to be scheduled next."""
         self._first: list[Configuration] = []
         """Configurations scheduled first."""
-        self._begun = False
-        """Whether the deadline counts: after the first search of a configuration, or if none of the
-        first candidates can be searched."""
         self._listed = False
         """Whether all configurations were enumerated."""
         self.exhausted = False
         """Whether the last run stopped because no ordered candidate remains: another run, with any
         effort, does nothing until there are new bounds or hints."""
-        self._processes: SearchProcesses | None = None
-        """Processes that search configurations at once; None: not started."""
-        self._waiting: dict[Key, tuple[Configuration, int]] = {}
-        """Configurations whose search has no result yet, with their levels before."""
-
-    def bound(self, deadline: Deadline, ceiling: int | None = None) -> None:
-        """Bound all configurations until a deadline; see `Choice.bound`."""
-        with deadline.scope():
-            self.choice.bound(ceiling)
-        with self._options.deadline.scope():
-            self.enumerate_listed()
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
@@ -135,73 +115,56 @@ class ConfigurationSearch:
         self._hints, self._hint = [schedule], hint
 
     def run(self, effort: Effort = ANY_EFFORT) -> Result:
-        """Search, as `search` does, and return the result."""
-        try:
+        """Search, as `search` does, in the time of the options; return the result."""
+        with closing(self), self._options.scope():
             self.search(effort)
-        finally:
-            self.close()
         return self.result()
 
     def search(self, effort: Effort = ANY_EFFORT) -> None:
-        """Search until proof, until time or effort is spent, or until Ctrl-C.
+        """Search until proof, until effort is spent, or until an enclosing scope ends.
 
-        A further call resumes. Start schedules count also after an earlier Ctrl-C.
+        A further call resumes. A first configuration is searched in any case.
         """
         self._effort, self.exhausted = effort, False
-        self._ignores_ctrl_c = True
-        with self._options.deadline.scope():
-            self._follow_hints()
-        self._ignores_ctrl_c = False
-        with self._options.deadline.scope():
-            if not self._interrupted:
-                self.enumerate_listed()
-                self._begin()
-                self._deepen()
-
-    @property
-    def _interrupted(self) -> bool:
-        return interrupts.pressed() and not self._ignores_ctrl_c
+        self.follow_hints()
+        with scope(inf):
+            self.enumerate_listed()
+            self._begin()
+            self._deepen()
 
     def follow_hints(self, number: int | None = None) -> None:
-        """Schedule the configurations of known schedules from them, or until Ctrl-C.
+        """Schedule the configurations of known schedules from them.
 
         `number`: how many of these schedules; None: all.
         """
-        with self._options.deadline.scope():
-            self._follow_hints(number)
+        with scope(inf):
+            self._solve_all(islice(self._hinted_configurations(), number), 0)
 
     def schedule_first(self, number: int) -> None:
         """Schedule so many of the first candidates, without their bounds."""
-        with self._options.deadline.scope():
+        with scope(inf):
             self._solve_all(islice(self._first_configurations(), number), 0)
 
     def improve(self, seconds: float) -> None:
-        """Improve the best schedules for about so long, or until Ctrl-C; bounds are not raised.
+        """Improve the best schedules for about so long; bounds are not raised.
 
         It ends earlier after a slice of the last contender without improvement, and at once if no
         contender is new and the best one has not changed since.
         """
-        with self._options.deadline.scope():
+        with scope(inf):
             self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
-        processes = self._processes_for(1)
-        at_once = 1 if processes is None else processes.at_once(1)
+        driver = self._driver
         race = SuccessiveHalving(
-            self._contenders.among(self._open()),
+            self._contenders.among(driver.open),
             seconds,
-            at_once=at_once,
+            at_once=driver.at_once(1),
             min_slice=self._min_slice,
         )
-        while not self._over and (running := list(filter(self._is_open, race.running))):
+        while not driver.over and (running := list(filter(driver.is_open, race.running))):
             before = self.state.value
-            tasks = ((each, self._tasks.improvement(each, race.slice)) for each in running)
-            if processes is None or len(running) == 1:
-                for task in tasks:
-                    self._search(*task)
-            else:
-                self._search_at_once(processes, tasks, 1)
-            self.state.raise_bound()
+            driver.run((each, self._tasks.improvement(each, race.slice)) for each in running)
             self._contenders.note(running, before)
             race.halve()
             if self._contenders.stalled and len(race.running) == 1:
@@ -231,14 +194,14 @@ class ConfigurationSearch:
         try:
             self._schedule_first()
         finally:
-            self._begun = True
+            self._driver.begun = True
         self._raise_at(0)
         self._solve_all(self._open()[: self._params.quick], 0)
 
     def _schedule_first(self) -> None:
         """Schedule the first candidates quickly."""
         for anchor in self.choice.required_candidates():
-            self._solve_all([self._at(anchor)], 0, ignore_deadline=True)
+            self._solve_all([self._at(anchor)], 0, always=True)
         self._solve_all(self._first_configurations(), 0)
 
     def _first_configurations(self) -> Iterator[Configuration]:
@@ -254,10 +217,6 @@ class ConfigurationSearch:
                 return
             self._first.append(self._at(key))
             yield self._first[-1]
-
-    def _follow_hints(self, number: int | None = None) -> None:
-        """Schedule the configurations of known schedules, or of so many."""
-        self._solve_all(islice(self._hinted_configurations(), number), 0)
 
     def _hinted_configurations(self) -> Iterator[Configuration]:
         while self._hints and not self._over and not self._quick_spent:
@@ -275,7 +234,7 @@ class ConfigurationSearch:
         if configuration is None or not configuration.searched or configuration.value is None:
             return False
         value = schedule.metrics.value_ticks(self._problem.objective)
-        own = self._in_units(configuration.value) / configuration.weight
+        own = Fraction(configuration.value, configuration.weight * self._problem.pipeline.grid.time)
         return own <= schedule.pipeline.ticks.time(value)
 
     def _deepen(self) -> None:
@@ -283,11 +242,11 @@ class ConfigurationSearch:
         self.exhausted = not self.state.known
         while self.state.known and not self._over:
             self._climb()
-            level, spent = self._level, self._options.deadline.spent
+            level, spent = self._level, self._options.spent
             if level > self._effort.level:
                 return
             if self._options.workers > 1 and spent >= self._params.min_spent:
-                self._improve(min(spent, self._params.improving * self._left))
+                self._improve(min(spent, self._params.improving * seconds_left()))
             self._raise_at(level)
             if self._solve_all(self._chosen(level), level):
                 self._level += 1
@@ -345,7 +304,7 @@ class ConfigurationSearch:
             work = bounding.run(
                 configuration.in_ticks(value),
                 self._params.bounding_step,
-                self._left,
+                seconds_left(),
                 lambda: self._over,
             )
         if len(bounding.base) > 1:
@@ -370,7 +329,7 @@ class ConfigurationSearch:
 
         `max_searches` is the largest number of searches.
         """
-        tried, reserve = 0, (1 - self._params.climb_share) * self._left
+        tried, reserve = 0, (1 - self._params.climb_share) * seconds_left()
         while not self._over and not self._quick_spent:
             in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
@@ -378,8 +337,8 @@ class ConfigurationSearch:
             known = (self.state.known[move] for move in moves if move in self.state.known)
             fresh = [move for move in known if not move.searched]
             allowed = islice(by_bound(fresh), max(0, ceil(max_searches - tried)))
-            tried += self._solve_all(takewhile(lambda _: self._left >= reserve, allowed), 0)
-            if self._over or tried >= max_searches or self._left < reserve:
+            tried += self._solve_all(takewhile(lambda _: seconds_left() >= reserve, allowed), 0)
+            if self._over or tried >= max_searches or seconds_left() < reserve:
                 return
             better = by_value([begin, *fresh])
             if not better or better[0].value == begin.value:
@@ -451,53 +410,15 @@ class ConfigurationSearch:
         return self.state.known[key]
 
     @property
-    def _left(self) -> float:
-        """Seconds left."""
-        return self._options.deadline.left
-
-    @property
     def _over(self) -> bool:
         """Whether the search ends now."""
-        return self._over_with(None)
-
-    def _over_with(self, value: Fraction | None) -> bool:
-        """Whether the search ends now, if a running search has a value."""
-        late = self._begun and self._left <= (0 if self.state.value is not None else -self._grace)
-        ended = self._interrupted or late or self.state.closed
-        if ended or self._is_beaten(self.state.lower_bound):
-            return True
-        return self._stopped(f"{self.choice.name}s", value)
-
-    @property
-    def _end(self) -> int | None:
-        """Best value or the cutoff: a configuration with this bound is useless."""
-        return min_known((self.state.value, self._ceiling()))
-
-    def _is_beaten(self, bound: int) -> bool:
-        """Whether no configuration with this bound is useful."""
-        end = self._end
-        return end is not None and bound >= end
-
-    def _cutoff(self, configuration: Configuration) -> Fraction | None:
-        """Bound of a configuration, for all its microbatches, from which on it is useless."""
-        end = self._end
-        return None if end is None else self._in_units(end) / configuration.weight
-
-    def _in_units(self, time: int) -> Fraction:
-        return Fraction(time, self._grid)
-
-    def _stopped(self, phase: str, value: Fraction | None = None) -> bool:
-        """Whether the caller ends the search."""
-        stop = self._options.deadline.stop
-        return stop is not None and stop(self._state(phase, value))
+        return self._driver.over
 
     def _is_open(self, configuration: Configuration) -> bool:
-        """Whether a configuration may have a schedule that is better than the best, and useful."""
-        return not (configuration.impossible or self._is_beaten(configuration.bound))
+        return self._driver.is_open(configuration)
 
     def _open(self) -> list[Configuration]:
-        """Open configurations, the smallest bounds first."""
-        return by_bound(filter(self._is_open, self.state.known.values()))
+        return self._driver.open
 
     # One configuration, or several at once.
 
@@ -506,30 +427,17 @@ class ConfigurationSearch:
         configurations: Iterable[Configuration],
         level: int,
         *,
-        ignore_deadline: bool = False,
+        always: bool = False,
     ) -> int:
         """Search open configurations, several at once if possible; return how many were searched.
 
         Each search has `level` rounds of all methods, from the best schedules. A search alone has
-        all workers. `ignore_deadline`: search also after the deadline.
+        all workers. `always`: search also after the end of the scope.
         """
         entered: list[Configuration] = []
-        enters = partial(self._enter, level=level, ignore_deadline=ignore_deadline)
+        enters = partial(self._enter, level=level, always=always)
         tasks = self._open_tasks(filter(enters, configurations), level, entered)
-        min_workers = METHOD_WORKERS if level else 1
-        try:
-            for task in tasks:
-                processes = self._processes_for(min_workers)
-                following = None if processes is None else next(tasks, None)
-                if processes is None or following is None:
-                    self._search(*task)
-                else:
-                    self._search_at_once(processes, chain((task, following), tasks), min_workers)
-                self.state.raise_bound()
-        finally:
-            for configuration, before in self._waiting.values():
-                configuration.level = before
-            self._waiting.clear()
+        self._driver.run(tasks, METHOD_WORKERS if level else 1)
         return len(entered)
 
     def _open_tasks(
@@ -539,70 +447,28 @@ class ConfigurationSearch:
         for configuration in configurations:
             entered.append(configuration)
             if self._is_open(configuration):
-                self._waiting[configuration.key] = configuration, configuration.level
-                configuration.level = level
-                yield configuration, self._tasks.rounds(configuration, level, self._left)
+                yield configuration, self._tasks.rounds(configuration, level, seconds_left())
             else:
                 self.state.raise_bound()
 
-    def _search_at_once(
-        self,
-        processes: SearchProcesses,
-        tasks: Iterator[tuple[Configuration, SearchTask]],
-        min_workers: int,
-    ) -> None:
-        """Search each configuration in a process."""
-        reported: list[Fraction] = []
-
-        def receive(configuration: Configuration, result: Result) -> None:
-            self._take(configuration, result)
-            self.state.raise_bound()
-            self._announce(self.choice.describe(configuration.key))
-
-        def over() -> bool:
-            value = min(processes.values, default=None)
-            if value is not None and value not in reported:
-                reported[:] = [value]
-                self._announce(f"{self.choice.name}s", value)
-            return self._over_with(value)
-
-        processes.run(tasks, receive, min_workers=min_workers, over=over, cutoff=self._cutoff)
-
-    def _processes_for(self, min_workers: int) -> SearchProcesses | None:
-        """Processes for several searches at once of so many workers; None: one after the other."""
-        workers, deadline = self._options.workers, self._options.deadline
-        if workers < 2 * min_workers or interrupts.pressed():
-            return None
-        worthwhile = deadline.spent >= WARM_UP and deadline.left >= MIN_SECONDS
-        if self._processes is None and worthwhile:
-            self._processes = SearchProcesses(workers)
-        elif self._processes is not None and worthwhile:
-            self._processes.start_missing()
-        several = self._processes is not None and self._processes.at_once(min_workers) > 1
-        return self._processes if several else None
-
-    def close(self) -> None:
-        """End the processes of the search; a later run may start new ones."""
-        if self._processes is not None:
-            self._processes.close()
-            self._processes = None
-
-    def _enter(self, configuration: Configuration, level: int, *, ignore_deadline: bool) -> bool:
+    def _enter(self, configuration: Configuration, level: int, *, always: bool) -> bool:
         """Whether a configuration is to be searched with an effort, before its one-device bounds.
 
         Counts the search, and includes these bounds.
         """
-        if configuration.level >= level or not self._is_open(configuration) or self._interrupted:
+        if configuration.level >= level or not self._is_open(configuration):
             return False
-        if self._over and not ignore_deadline:
-            return False
-        if level == 0 and not ignore_deadline:
-            if self._quick_spent:
+        if not always:
+            if self._over or (level == 0 and self._quick_spent):
                 return False
-            self.num_quick += 1
-        self._begun = True
+            self.num_quick += level == 0
+        self._driver.begun = True
         self._refine(configuration)
         return True
+
+    def close(self) -> None:
+        """End the processes of the search; a later run may start new ones."""
+        self._driver.close()
 
     def _refine(self, configuration: Configuration) -> None:
         """Include the one-device bounds in the bound of a configuration."""
@@ -612,60 +478,3 @@ class ConfigurationSearch:
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None
         bound = device_bounds.known_bound(problem.reduced).value
         configuration.raise_bound(bound)
-
-    def _search(self, configuration: Configuration, task: SearchTask) -> None:
-        """Search a configuration in this process."""
-        deadline = Deadline.after(
-            min(task.seconds, max(self._left, MIN_SEARCH)),
-            progress=lambda state: self._report(configuration, state),
-            stop=lambda state: self._ends(configuration, state),
-        )
-        options = task.options.with_deadline(deadline)
-        with shield():
-            result = search_from(task.start, task.problem, options)
-        self._take(configuration, result)
-
-    def _take(self, configuration: Configuration, result: Result) -> None:
-        """Include the result of a search."""
-        self._waiting.pop(configuration.key, None)
-        configuration.impossible |= result.status is Status.INFEASIBLE
-        if result.lower_bound is not None:
-            configuration.raise_bound(int(result.lower_bound * self._grid))
-        self._keep_best(configuration, result)
-
-    def _keep_best(self, configuration: Configuration, result: Result) -> None:
-        """Keep the schedule of a result if it is the best of its configuration, or of all."""
-        if result.value is None:
-            return
-        value = int(result.value * self._grid) * configuration.weight
-        if configuration.value is not None and value > configuration.value:
-            return
-        configuration.result, configuration.value = result, value
-        if self.state.value is None or value < self.state.value:
-            self.state.best = configuration
-
-    # What is reported.
-
-    def _state(self, phase: str, value: Fraction | None = None) -> Progress:
-        best = self.state.value
-        value = min_known((value, None if best is None else self._in_units(best)))
-        bound = self._in_units(self.state.lower_bound)
-        return Progress(self._options.deadline.spent, phase, value, bound)
-
-    def _report(self, configuration: Configuration, state: Progress) -> None:
-        value = None if state.value is None else state.value * configuration.weight
-        self._announce(f"{self.choice.describe(configuration.key)}, {state.phase}", value)
-
-    def _announce(self, phase: str, value: Fraction | None = None) -> None:
-        progress = self._options.deadline.progress
-        if progress is not None:
-            progress(self._state(phase, value))
-
-    def _ends(self, configuration: Configuration, state: Progress) -> bool:
-        """Whether a configuration can no longer be better, or the caller ends the search."""
-        own = None if state.value is None else state.value * configuration.weight
-        proved = int(state.lower_bound * self._grid) * configuration.weight
-        bound = max(proved, configuration.bound)
-        if self._is_beaten(bound) or (own is not None and bound >= own * self._grid):
-            return True
-        return self._stopped(self.choice.describe(configuration.key), own)

@@ -8,6 +8,7 @@ a process sends its progress and the result of each task.
 from __future__ import annotations
 
 import subprocess
+import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
@@ -17,12 +18,11 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from ppopt import interrupts
+from ppopt.cancellation import checkpoint, within
 from ppopt.errors import VerificationError
 from ppopt.solver import child_process
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search_tasks import SearchTask
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
 
@@ -105,13 +105,14 @@ class SearchProcesses:
 
         Each search has at least `min_workers` workers, so some processes may have nothing to do.
         `receive` gets each result; there is none of a search whose process ended. `cutoff` returns
-        the bound from which on a configuration is useless. Ctrl-C ends the searches, and so does a
-        TimeoutError of `tasks`; their results so far are received. Raises VerificationError if a
-        process does.
+        the bound from which on a configuration is useless. The end of an
+        enclosing scope, also in `tasks`, ends the searches; their results so far are received.
+        Raises VerificationError if a process does.
         """
         try:
             with suppress(TimeoutError):
-                while not (interrupts.pressed() or over()):
+                while not over():
+                    checkpoint()
                     self._assign(tasks, min_workers)
                     if not self._busy:
                         break
@@ -163,16 +164,16 @@ class SearchProcesses:
                 if task is None:
                     return
                 workers = max(MIN_WORKERS, self._workers // processes)
-                options = replace(task.options, workers=workers, deadline=NO_DEADLINE)
+                options = replace(task.options.detached, workers=workers)
                 member.configuration = configuration
                 member.send(task._replace(options=options))
 
     def _receive_last(self, receive: Receive) -> None:
         """Stop the searches, and receive what they have."""
-        grace = Deadline.after(GRACE)
+        end = time.monotonic() + GRACE
         for member in self._busy:
             member.send(Cutoff(None))
-        while self._busy and grace.left > 0:
+        while self._busy and time.monotonic() < end:
             self._receive(receive)
 
     def _receive(self, receive: Receive) -> None:
@@ -223,9 +224,10 @@ def serve(descriptor: int) -> None:
 def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
     """Search a configuration until its end, its cutoff, or a stop."""
     messages = _Messages(pipe)
-    deadline = Deadline.after(task.seconds, stop=messages.end)
+    with within(task.seconds):
+        options = task.options.in_scope(stop=messages.end)
     try:
-        return search_from(task.start, task.problem, task.options.with_deadline(deadline))
+        return search_from(task.start, task.problem, options)
     except VerificationError as error:
         return error
 
@@ -237,14 +239,15 @@ class _Messages:
         self._pipe = pipe
         self._cutoff: Fraction | None = None
         self._stopped = False
-        self._next = Deadline.after(0.0)
+        self._next = 0.0
+        """Instant of `time.monotonic` of the next exchange."""
         self._value: Fraction | None = None
         """Last value sent."""
 
     def end(self, state: Progress) -> bool:
         """Whether the search ends now."""
-        if self._next.over and not self._stopped:
-            self._next = Deadline.after(PAUSE)
+        if time.monotonic() >= self._next and not self._stopped:
+            self._next = time.monotonic() + PAUSE
             self._exchange(state)
         cutoff = self._cutoff
         return self._stopped or (cutoff is not None and state.lower_bound >= cutoff)

@@ -29,9 +29,11 @@ class SearchTask(NamedTuple):
     problem: Problem
     start: WarmStart
     options: SolveOptions
-    """Options; their deadline is not used."""
+    """Options; their time limit is not used."""
     seconds: float
     """Time limit in seconds."""
+    level: int = -1
+    """Effort, in rounds of all methods; -1: an improvement."""
 
 
 class SearchTasks:
@@ -74,7 +76,8 @@ class SearchTasks:
             seconds = min(seconds, params.configurations.quick_per_operation * num_operations)
             if configuration.key in self._starts:
                 options = options.without({ListScheduling.name})
-        return self._task(configuration, self.problem(configuration), options, seconds)
+        task = self._task(configuration, self.problem(configuration), options, seconds)
+        return task._replace(level=max_rounds)
 
     def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
         """Search for a better schedule only."""

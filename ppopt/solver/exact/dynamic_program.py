@@ -87,11 +87,7 @@ class DynamicProgram:
         """Time of the remaining layers at the present width, as a share of the whole search."""
         if program.entries > self._params.max_entries:
             return inf
-        return (
-            program.remaining_layers
-            * layer_seconds(program, self._params)
-            / budget.deadline.seconds
-        )
+        return program.remaining_layers * layer_seconds(program, self._params) / budget.seconds
 
     def _note(self, devices: Devices, incumbent: Incumbent) -> None:
         """Submit the schedule and the bound of a layered DP that has ended."""

@@ -1,0 +1,230 @@
+"""The driver of a search over configurations: its end, its cutoffs, its processes, its reports.
+
+`ConfigurationSearch` decides which configurations to search. The driver runs these searches,
+several at once if there are workers for it, and records their results. It decides when they end:
+with the enclosing scopes (`ppopt.cancellation`), as the caller's stop criterion says, at the
+cutoff, or with a proof. It reports the state of all of them as that of one search.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from fractions import Fraction
+from itertools import chain
+
+from ppopt.cancellation import over, seconds_left, shield, within
+from ppopt.problem.exact import min_known
+from ppopt.problem.problem import Problem
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_bound
+from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
+from ppopt.solver.choices.search_tasks import SearchTask
+from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.search import search_from
+
+
+class Driver:
+    """Runs the searches of configurations until they end."""
+
+    def __init__(
+        self,
+        choice: Choice,
+        problem: Problem,
+        options: SolveOptions,
+        state: SearchedConfigurations,
+        ceiling: Callable[[], int | None],
+    ) -> None:
+        """`ceiling` returns the cutoff: values at or above it are useless."""
+        self._choice, self._options, self._state = choice, options, state
+        self._ceiling, self._grid = ceiling, problem.pipeline.grid.time
+        self.begun = False
+        """Whether the enclosing scopes count: after the first search of a configuration, or if none
+        of the first candidates can be searched."""
+        self._processes: SearchProcesses | None = None
+        """Processes that search configurations at once; None: not started."""
+        self._waiting: dict[Key, tuple[Configuration, int]] = {}
+        """Configurations whose search has no result yet, with their levels before."""
+
+    # When searches end.
+
+    @property
+    def over(self) -> bool:
+        """Whether the search ends now."""
+        return self._over_with(None)
+
+    def _over_with(self, value: Fraction | None) -> bool:
+        """Whether the search ends now, if a running search has a value."""
+        ended = (self.begun and over()) or self._state.closed
+        if ended or self._is_beaten(self._state.lower_bound):
+            return True
+        return self._stopped(f"{self._choice.name}s", value)
+
+    def is_open(self, configuration: Configuration) -> bool:
+        """Whether a configuration may have a schedule that is better than the best, and useful."""
+        return not (configuration.impossible or self._is_beaten(configuration.bound))
+
+    @property
+    def open(self) -> list[Configuration]:
+        """Open configurations, the smallest bounds first."""
+        return by_bound(filter(self.is_open, self._state.known.values()))
+
+    @property
+    def _end(self) -> int | None:
+        """Best value or the cutoff: a configuration with this bound is useless."""
+        return min_known((self._state.value, self._ceiling()))
+
+    def _is_beaten(self, bound: int) -> bool:
+        """Whether no configuration with this bound is useful."""
+        end = self._end
+        return end is not None and bound >= end
+
+    def _cutoff(self, configuration: Configuration) -> Fraction | None:
+        """Bound of a configuration, for all its microbatches, from which on it is useless."""
+        end = self._end
+        return None if end is None else self._in_units(end) / configuration.weight
+
+    def _stopped(self, phase: str, value: Fraction | None) -> bool:
+        """Whether the caller ends the search."""
+        stop = self._options.stop
+        return stop is not None and stop(self._progress(phase, value))
+
+    def _ends(self, configuration: Configuration, state: Progress) -> bool:
+        """Whether a configuration can no longer be better, or the caller ends the search."""
+        own = None if state.value is None else state.value * configuration.weight
+        proved = int(state.lower_bound * self._grid) * configuration.weight
+        bound = max(proved, configuration.bound)
+        if self._is_beaten(bound) or (own is not None and bound >= own * self._grid):
+            return True
+        return self._stopped(self._choice.describe(configuration.key), own)
+
+    # Searches, one after the other or at once.
+
+    def run(self, tasks: Iterator[tuple[Configuration, SearchTask]], min_workers: int = 1) -> None:
+        """Search configurations, several at once if each can have so many workers.
+
+        A search alone has all workers.
+        """
+        tasks = self._begun_tasks(tasks)
+        try:
+            for task in tasks:
+                processes = self._processes_for(min_workers)
+                following = None if processes is None else next(tasks, None)
+                if processes is None or following is None:
+                    self._search(*task)
+                else:
+                    self._search_at_once(processes, chain((task, following), tasks), min_workers)
+                self._state.raise_bound()
+        finally:
+            for configuration, before in self._waiting.values():
+                configuration.level = before
+            self._waiting.clear()
+
+    def _begun_tasks(
+        self, tasks: Iterator[tuple[Configuration, SearchTask]]
+    ) -> Iterator[tuple[Configuration, SearchTask]]:
+        """Tasks, each of whose configurations then has the level of its search."""
+        for configuration, task in tasks:
+            self._waiting[configuration.key] = configuration, configuration.level
+            configuration.level = max(configuration.level, task.level)
+            yield configuration, task
+
+    def _search(self, configuration: Configuration, task: SearchTask) -> None:
+        """Search a configuration in this process."""
+        with within(task.seconds):
+            options = task.options.in_scope(
+                progress=lambda state: self._report(configuration, state),
+                stop=lambda state: self._ends(configuration, state),
+            )
+        with shield():
+            result = search_from(task.start, task.problem, options)
+        self._take(configuration, result)
+
+    def _search_at_once(
+        self,
+        processes: SearchProcesses,
+        tasks: Iterator[tuple[Configuration, SearchTask]],
+        min_workers: int,
+    ) -> None:
+        """Search each configuration in a process."""
+        reported: list[Fraction] = []
+
+        def receive(configuration: Configuration, result: Result) -> None:
+            self._take(configuration, result)
+            self._state.raise_bound()
+            self._announce(self._choice.describe(configuration.key))
+
+        def ended() -> bool:
+            value = min(processes.values, default=None)
+            if value is not None and value not in reported:
+                reported[:] = [value]
+                self._announce(f"{self._choice.name}s", value)
+            return self._over_with(value)
+
+        processes.run(tasks, receive, min_workers=min_workers, over=ended, cutoff=self._cutoff)
+
+    def at_once(self, min_workers: int) -> int:
+        """Number of searches at once if each has at least so many workers."""
+        processes = self._processes_for(min_workers)
+        return 1 if processes is None else processes.at_once(min_workers)
+
+    def _processes_for(self, min_workers: int) -> SearchProcesses | None:
+        """Processes for several searches at once of so many workers; None: one after the other."""
+        workers = self._options.workers
+        if workers < 2 * min_workers or over():
+            return None
+        worthwhile = self._options.spent >= WARM_UP and seconds_left() >= MIN_SECONDS
+        if self._processes is None and worthwhile:
+            self._processes = SearchProcesses(workers)
+        elif self._processes is not None and worthwhile:
+            self._processes.start_missing()
+        several = self._processes is not None and self._processes.at_once(min_workers) > 1
+        return self._processes if several else None
+
+    def close(self) -> None:
+        """End the processes; a later run may start new ones."""
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
+
+    # Results.
+
+    def _take(self, configuration: Configuration, result: Result) -> None:
+        """Include the result of a search."""
+        self._waiting.pop(configuration.key, None)
+        configuration.impossible |= result.status is Status.INFEASIBLE
+        if result.lower_bound is not None:
+            configuration.raise_bound(int(result.lower_bound * self._grid))
+        self.keep_best(configuration, result)
+
+    def keep_best(self, configuration: Configuration, result: Result) -> None:
+        """Keep the schedule of a result if it is the best of its configuration, or of all."""
+        if result.value is None:
+            return
+        value = int(result.value * self._grid) * configuration.weight
+        if configuration.value is not None and value > configuration.value:
+            return
+        configuration.result, configuration.value = result, value
+        if self._state.value is None or value < self._state.value:
+            self._state.best = configuration
+
+    # Reports.
+
+    def _progress(self, phase: str, value: Fraction | None) -> Progress:
+        """State of the search, if a running search has a value."""
+        best = self._state.value
+        value = min_known((value, None if best is None else self._in_units(best)))
+        bound = self._in_units(self._state.lower_bound)
+        return Progress(self._options.spent, phase, value, bound)
+
+    def _report(self, configuration: Configuration, state: Progress) -> None:
+        """Report the state of the search of a configuration as that of all."""
+        value = None if state.value is None else state.value * configuration.weight
+        self._announce(f"{self._choice.describe(configuration.key)}, {state.phase}", value)
+
+    def _announce(self, phase: str, value: Fraction | None = None) -> None:
+        self._options.announce(self._progress(phase, value))
+
+    def _in_units(self, time: int) -> Fraction:
+        return Fraction(time, self._grid)
