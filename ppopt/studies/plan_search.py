@@ -81,7 +81,8 @@ class PlanSearch:
         self._orders = [each for each in self.set_up.orders if each not in included]
         """Configurations of all orders that are searched."""
         self._cutoff: int | None = None
-        """Ceiling at the start of that search: values at or above it are not useful."""
+        """Ceiling at the start of the running search of all orders: values at or above it are not
+        useful."""
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
