@@ -15,7 +15,8 @@ from benchmarks.record import heading
 from ppopt import Plan, plan
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.gpus import gpu_named
-from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import plan_parallelism
+from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
 
 LIMIT = 72 * 1024

@@ -34,8 +34,9 @@ CAUGHT = {
     "studies/sweep.py _submit": "a storage that fails: the sweep ends with what is stored",
     "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
     "studies/parallel_task.py perform": "a combination of a plan: its search",
-    "studies/parallel_plan.py _checked_space": "a combination of one device: no plan space goes "
-    "with it",
+    "studies/parallel_set_up.py perform": "combinations of a plan: their costs, perhaps in another "
+    "process",
+    "studies/parallel_set_up.py set_up": "a combination of one device: no plan space goes with it",
     "studies/parallel_task.py load": "a stored result that is damaged: it is searched again",
     "studies/parallel_task.py save": "a storage that fails: the plan is given anyway",
     "derivation/config_json.py _similar": "a family that does not read the keys is left out",

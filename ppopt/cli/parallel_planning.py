@@ -39,7 +39,8 @@ def plan_over_parallelism(
     """Plan every combination of a parallelism; `asked` are the options of a plan that are given."""
     from ppopt.cli import output, progress
     from ppopt.problem.microbatches import GIVEN_ORDER
-    from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+    from ppopt.studies.parallel_plan import plan_parallelism
+    from ppopt.studies.parallel_set_up import PlanArguments
     from ppopt.studies.parallel_task import StudyOptions
 
     _check(settings, derivation, asked)

@@ -66,6 +66,11 @@ class DerivedModel:
         self.training.check(self.architecture)
         _ = self.pipeline
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes need; the pipeline, which is large, is derived again."""
+        large = ("pipeline", "_file_settings", "_file")
+        return {name: value for name, value in vars(self).items() if name not in large}
+
     def __repr__(self) -> str:
         return (
             f"<DerivedModel {self.architecture.name}, {self.parameters:,} parameters, "

@@ -107,6 +107,10 @@ class Layers:
         """The layers, those of a count once."""
         return distinct(self.layers)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes need; tables of partitions are large, and are built again."""
+        return {name: value for name, value in vars(self).items() if name != "_tables"}
+
     def each(self, value: Callable[[Layer], Value]) -> tuple[Value, ...]:
         """A value of every layer, with its actual costs; computed once per distinct layer."""
         return map_distinct(value, self.costed)
@@ -165,7 +169,7 @@ class Layers:
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
         none: dict[str, Any] = dict.fromkeys(fields, 0)
-        return replace(self, layers=tuple(replace(layer, **none) for layer in self.layers))
+        return replace(self, layers=map_distinct(lambda each: replace(each, **none), self.layers))
 
     def on_compute(self) -> Self:
         """The layers without phases on links: a relaxation of stages of any of them.
@@ -174,7 +178,7 @@ class Layers:
         backward. A pair is no shorter: it computes both. So nothing ends later, and nothing needs
         more memory. Raises NotApplicableError if an F computes nothing.
         """
-        return replace(self, layers=tuple(map(on_compute, self.layers)))
+        return replace(self, layers=map_distinct(on_compute, self.layers))
 
     def recomputing(self, layers: Callable[[Layer], bool]) -> Self:
         """The layers with recompute exactly where the predicate is true."""

@@ -103,13 +103,16 @@ def _of_microbatches(
     After the last F there are fewer.
     """
     equal = len(set(map(id, each))) == 1
-    retained = map_distinct(lambda costs: sum(costs.kept[stage] for stage in stages) * slices, each)
+    first = each[:count] if equal else each
+    retained = map_distinct(
+        lambda costs: sum(costs.kept[stage] for stage in stages) * slices, first
+    )
     sums = tuple(accumulate(retained, initial=ZERO))
     return max(
-        sums[min(start + count, len(each))]
+        sums[min(start + count, len(first))]
         - sums[start]
-        + max(_besides(each[start], stage) for stage in stages)
-        for start in range(1 if equal else len(each))
+        + max(_besides(costs, stage) for stage in stages)
+        for start, costs in enumerate(each[:1] if equal else each)
     )
 
 

@@ -93,6 +93,11 @@ class Pipeline(PipelineFields):
             vars(self).clear()
             vars(self).update(vars(rounded))
 
+    def __getstate__(self) -> dict[str, Any]:
+        """What other processes need; instances and tables are large, and are built again."""
+        large = ("_instances", "partitions")
+        return {name: value for name, value in vars(self).items() if name not in large}
+
     def _read_model(self) -> None:
         """Read the model, its recompute and offload, and the form of its partition."""
         if self.model is None:

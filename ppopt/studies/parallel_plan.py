@@ -16,37 +16,27 @@ import time
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from typing import Any, NamedTuple
 
 from ppopt import interrupts
 from ppopt.cancellation import driven, equal_share, over, part, scope, seconds_left, shield
-from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
-from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import min_known
-from ppopt.problem.microbatches import GIVEN_ORDER
-from ppopt.problem.objective import Objective
-from ppopt.problem.problem import Problem
-from ppopt.problem.sequence_lengths import Lengths
-from ppopt.problem.traits import Trait
-from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.child_process import interpreter
 from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS
-from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Status
-from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.first_schedules import FirstRow, least_memory_row
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
+from ppopt.studies.parallel_set_up import PlanArguments, SetUp
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
     CombinationDone,
@@ -57,15 +47,8 @@ from ppopt.studies.parallel_task import (
     StudyOptions,
 )
 from ppopt.studies.plan_space import (
-    CHUNKS,
-    PLACEMENTS,
     PlanSpace,
-    default_recompute,
-    default_strategies,
-    fields_of,
-    set_up_each,
 )
-from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done
 
@@ -92,115 +75,6 @@ MIN_TURN_SHARE = 0.035
 Combinations without remaining time in a round wait for the next round."""
 LATE_SHARE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
-
-
-class BoundedSpace(NamedTuple):
-    """Plan space of a combination."""
-
-    space: PlanSpace
-    lower_bound: Fraction | None
-    """See `quick_bound`."""
-
-
-@dataclass(frozen=True)
-class PlanArguments:
-    """Arguments of `ppopt.plan` that all combinations share."""
-
-    placements: tuple[str, ...] = PLACEMENTS
-    chunks: tuple[int, ...] = CHUNKS
-    recompute: tuple[str, ...] | None = None
-    """Recompute modes; None: the default of `ppopt.plan`."""
-    strategies: tuple[str, ...] | None = None
-    runtime: str = "any"
-    mem_limit: Any = None
-    """Memory limit of every device; None: the memory of the GPU."""
-    order: str = GIVEN_ORDER
-    """Order of microbatches that differ, as `ppopt.Pipeline` reads it."""
-    offload: str | None = None
-    """Offload of the layers, as `ppopt.Pipeline` reads it; None: none."""
-    current: str | None = None
-    """Strategy that the user runs today, perhaps with its chunks and recompute; None: 1F1B. It has
-    the parallelism of the best combination."""
-
-    def space(self, model: DerivedModel, lengths: Lengths | None = None) -> PlanSpace:
-        """Plan space of a combination.
-
-        `lengths` are those of the documents of every microbatch; None: one sequence each.
-        """
-        pipeline = model.pipeline
-        layers = pipeline.model
-        assert layers is not None
-        limit = pipeline.mem_limit if self.mem_limit is None else self.mem_limit
-        recompute = default_recompute(layers, limited=True)
-        return PlanSpace(
-            model=layers,
-            devices=pipeline.num_devices,
-            batches=(pipeline.batches,),
-            placements=self.placements if pipeline.num_devices > 1 else ("linear",),
-            chunks=self.chunks if pipeline.num_devices > 1 else (1,),
-            recompute=self.recompute or recompute,
-            strategies=self.strategies or default_strategies(self.runtime, pipeline.training),
-            runtime=self.runtime,
-            fields={
-                **fields_of(pipeline),
-                "mem_limit": limit,
-                "offload": self.offload,
-                **self._microbatches(model, lengths),
-            },
-        )
-
-    def _microbatches(self, model: DerivedModel, lengths: Lengths | None) -> dict[str, Any]:
-        """Fields of a pipeline that say how microbatches differ; none if they are equal."""
-        if lengths is None:
-            return {}
-        return {
-            "microbatch_tokens": lengths,
-            "attention_share": model.attention_share,
-            "reference_tokens": model.training.sequence,
-            "order": self.order,
-        }
-
-    def spaces(
-        self,
-        models: Mapping[Parallelism, DerivedModel],
-        lengths: Lengths | None = None,
-    ) -> tuple[dict[Parallelism, BoundedSpace], dict[Parallelism, str]]:
-        """Plan spaces of all combinations that have one, and the reasons of those that have none.
-
-        After the end of a scope no further space is set up, except the first valid one.
-        """
-
-        @shield()
-        def checked(combination: Parallelism) -> BoundedSpace:
-            return self._checked_space(models[combination], lengths)
-
-        return set_up_each(models, checked)
-
-    def _checked_space(self, model: DerivedModel, lengths: Lengths | None) -> BoundedSpace:
-        """Plan space of a combination with its quick bound.
-
-        Raises NotApplicableError if no configuration is valid.
-        """
-        try:
-            space = self.space(model, lengths)
-        except InputError as error:
-            if model.training.devices > 1:
-                raise
-            raise NotApplicableError(f"{error}, and the pipeline has 1 device") from None
-        reason: NotApplicableError | None = None
-        for configuration in space:
-            try:
-                pipeline = space.pipeline(configuration)
-            except NotApplicableError as error:
-                reason = error
-            else:
-                problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-                pairs = {Trait.PAIRS, Trait.SHORT_PAIRS}
-                if not LAYER_WORK.applies(traits_of_any(problem) - pairs):
-                    return BoundedSpace(space, ZERO)
-                return BoundedSpace(space, quick_bound(space, pipeline.limits, pipeline.factors))
-        assert reason is not None
-        raise reason
 
 
 @driven
@@ -231,27 +105,30 @@ def plan_parallelism(
     options = checked_options(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
-    with shield() if study is not None else options.scope():
-        with part(DERIVING_SHARE):
-            models, skipped = space.models()
-        spaces, refused = choices.spaces(models, space.microbatch_tokens)
-    skipped |= refused
-    if not spaces:
-        raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
-    rows = [
-        ParallelRow(each, models[each], CombinationState(bounded.lower_bound))
-        for each, bounded in spaces.items()
-    ]
-    plans = {each: bounded.space for each, bounded in spaces.items()}
     with ExitStack() as stack:
+        own, searching = engine is None, options
+        if engine is None:
+            engine, searching = _own_engine(stack, options, space.size)
+        with shield() if study is not None else options.scope(), part(DERIVING_SHARE):
+            known = SetUp(space, choices, engine)
+        combinations, skipped = known.combinations, known.skipped
+        if not combinations:
+            raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
+        rows = [
+            ParallelRow(each, combination.model, CombinationState(combination.lower_bound))
+            for each, combination in combinations.items()
+        ]
+        plans = {each: combination.space for each, combination in combinations.items()}
         stored = None
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
             stored = CombinationStorage(storage, study, space, plans, options)
-        if engine is None:
-            engine, options = _own_engine(stack, options, len(rows))
-        late = OUT_OF_TIME in skipped.values()
-        search = _ParallelSearch(rows, plans, options, engine, stored, is_bounded=not late)
+        if own and engine.slots > len(rows):
+            engine.close()
+            engine, searching = _own_engine(stack, options, len(rows))
+        search = _ParallelSearch(
+            rows, plans, searching, engine, stored, is_bounded=known.is_complete
+        )
         search.run()
     best, lower_bound = search.best, search.lower_bound
     rows = sorted(search.rows, key=lambda row: row.sort_key)
@@ -259,8 +136,8 @@ def plan_parallelism(
     best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
-        space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped, options.provenance,
-        options.spent, storage=None if stored is None else stored.report,
+        space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped,
+        searching.provenance, options.spent, storage=None if stored is None else stored.report,
         least_memory=least_memory,
     )  # fmt: skip
 

@@ -17,7 +17,6 @@ from ppopt.derivation.training import Overlap, Training
 from ppopt.errors import ConflictError, InputError, not_applicable
 from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.sequence_lengths import Lengths
-from ppopt.studies.plan_space import set_up_each
 
 DIMENSIONS = ("tensor", "context", "data", "expert", "microbatch")
 """Dimensions of the parallelism, as fields of `ParallelSpace`."""
@@ -120,22 +119,19 @@ class ParallelSpace:
 
     def _check_size(self) -> None:
         """Raise InputError if there are too many combinations."""
-        count = sum(1 for _ in islice(self._combinations(), MAX_COMBINATIONS + 1))
+        count = sum(1 for _ in islice(self.combinations(), MAX_COMBINATIONS + 1))
         if count > MAX_COMBINATIONS:
             raise InputError(
                 f"tensor, context, data, expert, microbatch: more than {MAX_COMBINATIONS} "
                 "combinations; give shorter lists"
             )
 
-    def models(self) -> tuple[dict[Parallelism, DerivedModel], dict[Parallelism, str]]:
-        """Derived models of all valid combinations, and invalid ones, each with the reason.
+    @property
+    def size(self) -> int:
+        """Number of combinations, invalid ones included."""
+        return sum(1 for _ in self.combinations())
 
-        The first valid combination is always derived. Those after the end of a scope are skipped
-        with the reason `OUT_OF_TIME`.
-        """
-        return set_up_each(dict.fromkeys(self._combinations()), self.model)
-
-    def _combinations(self) -> Iterator[Parallelism]:
+    def combinations(self) -> Iterator[Parallelism]:
         """All combinations; sizes from the user's lists may be invalid."""
         for tensor in self.tensor or self._tensor_sizes():
             for context in self.context or self._context_sizes(tensor):

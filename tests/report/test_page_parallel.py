@@ -12,8 +12,9 @@ from ppopt.derivation.gpus import gpu_named
 from ppopt.report.parallel import MAX_SHOWN, describe_parallel_plan, parallel_table
 from ppopt.report.parallel_page import parallel_page
 from ppopt.report.sections import paragraphs
-from ppopt.studies.parallel_plan import PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
+from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
 from tests.clock import work_clock
 from tests.factories.configs import SMALL

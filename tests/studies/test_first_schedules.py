@@ -23,7 +23,8 @@ from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import FirstRows, with_few_layers
 from ppopt.studies.frontier_problem import frontier_problem_of
-from ppopt.studies.parallel_plan import PlanArguments, _ParallelSearch, plan_parallelism
+from ppopt.studies.parallel_plan import _ParallelSearch, plan_parallelism
+from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch

@@ -18,14 +18,16 @@ from ppopt.formats.megatron_schedule import runs_order
 from ppopt.formats.trainer_partition import megatron_arguments
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.solver.options import checked_options
-from ppopt.studies.parallel_plan import CLOSING_SHARE, PlanArguments, plan_parallelism
+from ppopt.studies.parallel_plan import CLOSING_SHARE, plan_parallelism
 from ppopt.studies.parallel_result import ParallelPlan
+from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.step_breakdown import step_breakdown
 from tests.factories.configs import CONFIGS, SMALL
 from tests.packages import needed
+from tests.studies.derived_models import models_of
 
 LINEAR = PlanArguments(
     placements=("linear",), chunks=(1,), strategies=("1f1b",), recompute=("none",)
@@ -47,7 +49,7 @@ def plan_of_all() -> ParallelPlan:
 def enumerated() -> dict[Parallelism, Fraction]:
     """The best step of every combination, each planned by itself to its proof."""
     values = {}
-    for combination, model in space(efficiency=(0.4, 0.2)).models()[0].items():
+    for combination, model in models_of(space(efficiency=(0.4, 0.2)))[0].items():
         plan = ppopt.plan(
             model.pipeline,
             placement="linear",
@@ -106,7 +108,7 @@ def test_a_frame_has_a_row_per_combination() -> None:
 
 
 def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
-    models, skipped = space(data=(1, 2, 3)).models()
+    models, skipped = models_of(space(data=(1, 2, 3)))
     for combination, model in models.items():
         training = model.training
         assert training.gpus == 8
@@ -120,7 +122,8 @@ def test_every_combination_trains_the_same_batch_on_the_same_gpus() -> None:
 def test_more_devices_than_layers_are_skipped() -> None:
     """Six layers and two ends are at most eight stages; sixteen GPUs in a row are too many."""
     sizes = {"tensor": (1,), "data": (1,), "microbatch": (1,)}
-    _, skipped = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16, **sizes).models()
+    long = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16, **sizes)
+    _, skipped = models_of(long)
     assert "layers" in skipped[Parallelism(1, 1, 1)]
 
 
@@ -129,7 +132,7 @@ def test_all_sizes_by_default() -> None:
     that divides what is left, microbatches of up to 4 sequences. Pipelines of more than 8 devices
     are skipped."""
     all_sizes = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 16, 16)
-    models, skipped = all_sizes.models()
+    models, skipped = models_of(all_sizes)
     sizes = {
         Parallelism(tensor, microbatch, data)
         for tensor in (1, 2, 4, 8)
@@ -145,7 +148,7 @@ def test_all_sizes_by_default() -> None:
 def test_long_sequences_are_divided_by_default() -> None:
     """32768 tokens: up to 8 ranks of 4096, within a node of 8 together with tensor."""
     long = space(tensor=None, context=None, training={"sequence": 2**15})
-    sizes = {(each.tensor, each.context) for each in long.models()[0]}
+    sizes = {(each.tensor, each.context) for each in models_of(long)[0]}
     assert sizes == {
         (tensor, context)
         for tensor in (1, 2, 4, 8)
@@ -153,14 +156,14 @@ def test_long_sequences_are_divided_by_default() -> None:
         if tensor * context <= 8
     }
     short = space(tensor=(1,), context=None, training={"sequence": 2**13})
-    assert {each.context for each in short.models()[0]} == {1, 2}
+    assert {each.context for each in models_of(short)[0]} == {1, 2}
 
 
 def test_groups_of_ranks_are_within_a_node_by_default() -> None:
     """Of 24 GPUs in nodes of 8, three ranks may be of two nodes; of 6 in one node they are not."""
     for gpus, tensors in ((24, {1, 2, 4, 8}), (6, {1, 2, 3, 6})):
         sizes = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), gpus, 24)
-        assert {each.tensor for each in sizes._combinations()} == tensors
+        assert {each.tensor for each in sizes.combinations()} == tensors
 
 
 def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
@@ -168,7 +171,7 @@ def test_experts_are_shared_by_all_their_divisors_by_default() -> None:
     config = CONFIGS["mistralai/Mixtral-8x7B-v0.1"]
     sizes = {"tensor": (1,), "context": (1,), "microbatch": (1,)}
     all_sizes = ParallelSpace(architecture_of(config), gpu_named("h100"), 24, 48, **sizes)
-    models, _ = all_sizes.models()
+    models, _ = models_of(all_sizes)
     assert {each.expert for each in models if each.data == 12} == {1, 2, 4}
     assert {each.expert for each in models if each.data == 3} == {1}
     assert all(model.training.expert == each.expert for each, model in models.items())
@@ -181,7 +184,7 @@ def test_experts_that_are_not_divided_by_tensor_have_more_ranks() -> None:
         architecture_of(config), gpu_named("h100"), 8, 48, tensor=(4,), data=(2,), context=(1,),
         microbatch=(1,), training={"expert_tensor": 1},
     )  # fmt: skip
-    models, skipped = sizes.models()
+    models, skipped = models_of(sizes)
     assert {each.expert for each in models} == {1, 2, 4, 8} and not skipped
 
 
@@ -302,7 +305,7 @@ def test_too_many_combinations_are_refused() -> None:
 
 
 def test_an_efficiency_for_each_of_tensor() -> None:
-    models, _ = space(efficiency=(0.4, 0.2)).models()
+    models, _ = models_of(space(efficiency=(0.4, 0.2)))
     assert {combination.tensor: model.efficiency for combination, model in models.items()} == {
         1: 0.4,
         2: 0.2,

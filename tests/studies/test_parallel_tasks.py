@@ -30,11 +30,11 @@ from ppopt.studies.engines.engine import STOPPED, DirectEngine
 from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.parallel_plan import (
     CLOSING_SHARE,
-    PlanArguments,
     _own_engine,
     plan_parallelism,
 )
 from ppopt.studies.parallel_result import ParallelPlan
+from ppopt.studies.parallel_set_up import PlanArguments, SetUpTask
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
     CombinationDone,
@@ -44,6 +44,7 @@ from ppopt.studies.parallel_task import (
 )
 from ppopt.studies.storage import Storage
 from ppopt.studies.task import Done, TaskProtocol
+from tests.studies.derived_models import models_of
 from tests.tiers import slow
 
 TINY = {
@@ -74,7 +75,7 @@ def space() -> ParallelSpace:
 def enumerated() -> dict[Parallelism, Fraction]:
     """The shortest step of 1F1B over all partitions, of every combination."""
     steps = {}
-    for combination, model in space().models()[0].items():
+    for combination, model in models_of(space())[0].items():
         devices, layers = model.training.devices, len(model.model)
         partitions = [
             tuple(after - before for before, after in pairwise((0, *cuts, layers)))
@@ -153,7 +154,7 @@ def test_a_lost_search_keeps_its_bound() -> None:
     """The searches of the best combination are lost: its work over its devices is its bound."""
     best = uninterrupted().best
     assert best is not None
-    index = [*space().models()[0]].index(best.parallelism)
+    index = [*models_of(space())[0]].index(best.parallelism)
     plan = planned(engine=LateEngine(lambda each: each == index))
     (row,) = (row for row in plan.rows if row.parallelism == best.parallelism)
     assert row.failed == "its process was killed by SIGKILL"
@@ -224,13 +225,14 @@ def test_interrupted_and_continued(calls: int, study: StudyOptions) -> None:
 
 
 def test_a_stored_plan_is_not_searched_again(stored: StudyOptions) -> None:
-    class NoEngine(DirectEngine):
-        """Engine that must not be used."""
+    class NoSearches(DirectEngine):
+        """Engine that only sets up."""
 
         def submit(self, task_id: int, task: TaskProtocol) -> None:
-            raise AssertionError(task_id, task)
+            assert isinstance(task, SetUpTask)
+            super().submit(task_id, task)
 
-    repeated = planned(study=stored, engine=NoEngine())
+    repeated = planned(study=stored, engine=NoSearches())
     assert rows_of(repeated) == rows_of(uninterrupted())
     assert repeated.storage is not None
     assert repeated.storage.loaded == sum(row.plan is not None for row in uninterrupted().rows)
