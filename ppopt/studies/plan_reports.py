@@ -88,6 +88,7 @@ class PlanReports:
         limited = search.set_up.problem.pipeline.limits is not None
         later = share_of_reports(params, limited=limited, within=slowdown is not None)
         free = max(params.min_memory_share * limit, seconds_left() - later * limit)
+        minimum = None
         with within(min(free, useful)):
             minimum = minimize_memory(best, search.tell)
         return replace(search.plan(), least_memory=minimum)
@@ -97,7 +98,7 @@ class PlanReports:
         if slowdown is None or over():
             return plan
         assert self._search.ceiling is not None
-        max_time = int(self._search.ceiling * (1 + slowdown))
+        max_time, share = int(self._search.ceiling * (1 + slowdown)), None
         with within(self._params.slowdown_share * self._limit):
             share = within_share(self._search.candidates, max_time, self._search.tell)
         return replace(plan, within=share)
