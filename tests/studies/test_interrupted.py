@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+import time
 from fractions import Fraction
+from itertools import count
 from typing import Any
 
 import pytest
@@ -177,6 +179,34 @@ def test_a_comparison_keeps_its_strategies_at_any_checkpoint(
     assert comparison.interrupted
     assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]
     assert ("gpipe", STOPPED) in comparison.skipped
+
+
+@pytest.mark.parametrize("reading", [1, 4, slow(10), 20, slow(40), slow(80)])
+@pytest.mark.parametrize("study", ["compare", "frontier", "plan"])
+def test_a_study_has_a_schedule_if_it_is_ended_at_any_checkpoint(
+    study: str, reading: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints read the clock: Ctrl-C is pressed at one of its first readings."""
+    clock, readings = time.monotonic, count(1)
+
+    def pressing() -> float:
+        if next(readings) == reading:
+            signal.raise_signal(signal.SIGINT)
+        return clock()
+
+    monkeypatch.setattr(time, "monotonic", pressing)
+    if study == "plan":
+        plan = ppopt.plan(ppopt.Model(LAYERS["layers"]), devices=3, batches=6, mem_limit=6)
+        schedules = [plan.schedule]
+    elif study == "compare":
+        comparison = ppopt.compare(CUT)
+        schedules = [row.schedule for row in comparison.rows if row.fits_limit]
+    else:
+        schedules = [point.result.schedule for point in ppopt.frontier(CUT).points]
+    assert next(readings) > reading
+    assert schedules
+    for schedule in schedules:
+        assert schedule is not None and verify(schedule) == []
 
 
 @pytest.mark.parametrize("steps", [slow(0), slow(1), 2, slow(4), slow(8), slow(16), 32])
