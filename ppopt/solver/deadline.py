@@ -10,7 +10,7 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
 
-from ppopt import cancellation, interrupts
+from ppopt import cancellation
 from ppopt.cancellation import Scope
 
 
@@ -42,11 +42,6 @@ class Deadline:
     def left(self) -> float:
         """Seconds left; below 0 once time is up."""
         return self.end - time.monotonic()
-
-    @property
-    def over(self) -> bool:
-        """Whether time is up, or Ctrl-C was recorded."""
-        return self.left <= 0 or interrupts.pressed()
 
     def scope(self) -> AbstractContextManager[Scope]:
         """Limit the work of a block to this deadline; see `ppopt.cancellation`."""

@@ -8,6 +8,7 @@ messages whenever they check for a stop.
 from __future__ import annotations
 
 import subprocess
+import time
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
@@ -155,13 +156,15 @@ class _Link:
         self._cut = False
         self._value = incumbent.value
         self._bound = incumbent.bound.value
-        self._next = Deadline.after(0.0)
+        self._next = 0.0
+        """Instant of `time.monotonic` of the next exchange."""
 
     def exchange(self) -> None:
         """Receive improvements of the other side and send own ones, at most once per pause."""
-        if self._cut or not self._next.over:
+        now = time.monotonic()
+        if self._cut or now < self._next:
             return
-        self._next = Deadline.after(PAUSE)
+        self._next = now + PAUSE
         for news in self._received():
             self._receive(news)
         self.tell()
