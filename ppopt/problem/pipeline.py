@@ -45,11 +45,9 @@ from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 
 MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
-_SHARED = (
-    *(field.name for field in dataclasses.fields(PipelineFields)),
-    *("hosts", "hosted", "num_stages", "num_devices", "num_chunks", "counts"),
-)
-"""Fields, and what follows from the placement and the partition."""
+_FIELDS = tuple(field.name for field in dataclasses.fields(PipelineFields))
+_LAYOUT = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks", "counts")
+"""What follows from the placement and the partition."""
 
 
 @accepts_every_name
@@ -458,14 +456,21 @@ class Pipeline(PipelineFields):
         _ = row.ticks
         return row
 
+    def with_choice(self, model: Model, **fields: Any) -> Pipeline:
+        """The pipeline whose layers recompute and offload as those of `model`; nothing is read."""
+        pairs = {}
+        if self.overlap is not None:
+            pairs = cost_fields.of_layers(model, self.counts, self.first_backward)
+        return self.having(model=model, **pairs, **fields)
+
     def having(self, **fields: Any) -> Pipeline:
         """The pipeline with other values of some fields, in the form in which pipelines have them.
 
-        Nothing is read or checked. Placement and partition stay.
+        Nothing is read or checked. The partition stays unless the placement changes.
         """
-        known = vars(self)
+        known, names = vars(self), _FIELDS if "placement" in fields else _FIELDS + _LAYOUT
         copied: Pipeline = object.__new__(type(self))
-        shared = {field: known[field] for field in _SHARED if field in known}
+        shared = {name: known[name] for name in names if name in known}
         set_fields(copied, **shared | fields)
         return copied
 

@@ -116,5 +116,5 @@ def _bound_of_all(problem: Problem) -> int:
     """Lower bound of all placements with any partition and recompute."""
     pipeline = problem.pipeline
     model = pipeline.model.recomputing(lambda _: False)
-    bare = replace(pipeline, model=model, recompute=None)
+    bare = pipeline.with_choice(model, recompute=None)
     return PlacementSpace(replace(problem, pipeline=bare)).lower_bound

@@ -219,10 +219,13 @@ class PlacementSpace:
     # Costs on every device.
 
     @cached_property
-    def _at_speeds(self) -> dict[Fraction, Pipeline]:
-        """The pipeline with every device at one of the speeds."""
-        base = self._base
-        return {speed: replace(base, device_speed=speed) for speed in set(base.device_speed)}
+    def _at_speeds(self) -> dict[Fraction, Ticks]:
+        """The costs of the pipeline with every device at one of the speeds."""
+        base, devices = self._base, self.num_devices
+        return {
+            speed: base.having(device_speed=(speed,) * devices).ticks
+            for speed in set(base.device_speed)
+        }
 
     @property
     def _shortest(self) -> Fraction:
@@ -243,7 +246,7 @@ class PlacementSpace:
         """
         columns, shortest = [], self._shortest
         for speed in self._base.device_speed:
-            ticks = self._at_speeds[speed].ticks
+            ticks = self._at_speeds[speed]
             table = np.array(ticks.durations, dtype=np.int64)
             if self._base.overlap is not None:
                 table = _min_times(ticks, table)
@@ -398,15 +401,17 @@ class PlacementSpace:
     def _layer_problem(self) -> Problem:
         """The problem whose stages are single layers; layers with phases only compute."""
         base = self._base
-        if base.overlap is not None:
-            base = replace(base, model=base.model.on_compute())
-        layers = len(base.model)
-        hosts = tuple(min(layer, self.num_devices - 1) for layer in range(layers))
-        links = {name: _min_delay(getattr(base, name)) for name in ("p2p", "backward_p2p")}
-        if base.link is not None:
-            by_size = ("p2p",) if base.link.backward is None else tuple(links)
-            links = {name: delay for name, delay in links.items() if name not in by_size}
-        alone = replace(base, stages=layers, placement=hosts, partition=(1,) * layers, **links)
+        model = base.model if base.overlap is None else base.model.on_compute()
+        delays = {name: _min_delay(getattr(base, name)) for name in ("p2p", "backward_p2p")}
+        alone = base.having(
+            model=model,
+            stages=len(model),
+            placement=tuple(min(layer, self.num_devices - 1) for layer in range(len(model))),
+            partition=(1,) * len(model),
+            **dict.fromkeys(("overlap", "overlap_input")),
+            **delays,
+        )
+        alone = alone.having(**alone.partitions.delays_of(alone.counts))
         return replace(self._problem, pipeline=alone)
 
     def _waits(self, fastest: int) -> list[Fraction]:
