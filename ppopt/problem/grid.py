@@ -59,6 +59,10 @@ class Grid(NamedTuple):
         """The coarsest grid that loses nothing of two grids."""
         return Grid(*map(lcm, self, second))
 
+    def amount(self, unit: Unit, ticks: int) -> Fraction:
+        """Ticks of time, or of memory, in the user's unit."""
+        return Fraction(ticks, self.time if unit is Unit.TIME else self.memory)
+
 
 ANY_GRID = Grid(1, 1)
 """The grid of whole units."""

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 
 from ppopt.errors import InputError
 from ppopt.solver.result import Progress
@@ -42,7 +41,7 @@ class GapBelow:
     def __call__(self, progress: Progress) -> bool:
         """Whether the gap is small enough."""
         value, bound = progress.value, progress.lower_bound
-        return value is not None and value - bound <= Fraction(self.share) * value
+        return value is not None and (value - bound) / value <= self.share
 
 
 @dataclass
@@ -50,7 +49,7 @@ class NoImprovement:
     """Stop after `seconds` in which neither value nor bound improved."""
 
     seconds: float
-    _best: tuple[Fraction | None, Fraction] | None = field(default=None, init=False, repr=False)
+    _best: Progress | None = field(default=None, init=False, repr=False)
     _since: float = field(default=0.0, init=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -60,9 +59,10 @@ class NoImprovement:
 
     def __call__(self, progress: Progress) -> bool:
         """Whether nothing improved for that long; a new search resets the time."""
-        state = progress.value, progress.lower_bound
-        if state != self._best or progress.seconds < self._since:
-            self._best, self._since = state, progress.seconds
+        best = self._best
+        same = best is not None and best[2:] == progress[2:]
+        if not same or progress.seconds < self._since:
+            self._best, self._since = progress, progress.seconds
         return progress.seconds - self._since >= self.seconds
 
 

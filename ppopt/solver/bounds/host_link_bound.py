@@ -13,10 +13,6 @@ between the first F of the device and its last backward.
 
 from __future__ import annotations
 
-from fractions import Fraction
-from itertools import product
-from math import ceil
-
 from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.objective import Objective
 from ppopt.solver.relaxation.route_times import RouteTimes
@@ -32,25 +28,29 @@ def host_link_bound(
     if not stages:
         return 0
     factors = [memory for _, memory in costs.factors]
-    total = sum(times[stage] for stage in stages) * slices * sum(factors, Fraction(0))
-    move = {stage: times[stage] * min(factors) for stage in stages}
+    moves = {stage: [int(times[stage] * factor) for factor in factors] for stage in hosted}
+    total = slices * sum(map(sum, moves.values()))
+    move = {stage: min(moves[stage]) for stage in stages}
     makespan = objective is Objective.MAKESPAN
     head = {stage: route.head(stage) if makespan else 0 for stage in hosted}
     tail = {stage: route.tail(stage) if makespan else 0 for stage in hosted}
     before = {stage: head[stage] + route.forward[stage] for stage in stages}
     after = {stage: route.backward[stage] + tail[stage] for stage in stages}
     first, last = min(before.values()), min(after.values())
-    bounds = [Fraction(0)]
+    bounds = [0]
     if costs.shares_host_link:
         bounds.append(first + 2 * total + last)
     else:
         bounds.append(first + total + min(move[stage] + after[stage] for stage in stages))
         bounds.append(min(before[stage] + move[stage] for stage in stages) + total + last)
     if ticks.limits is not None and (headroom := ticks.limits[device] - ticks.static[device]) > 0:
-        area = Fraction(0)
-        for stage, factor in product(hosted, factors):
+        area = 0
+        for stage in hosted:
             live = ticks.retained[stage] + ticks.costs.offload_memory[stage]
-            time = route.forward[stage] + 2 * factor * times[stage] + route.backward[stage]
-            area += slices * factor * live * time
-        bounds.append(min(head.values()) + area / headroom + min(tail.values()))
-    return ceil(max(bounds))
+            alone = route.forward[stage] + route.backward[stage]
+            area += slices * sum(
+                int(live * factor) * (alone + 2 * time)
+                for factor, time in zip(factors, moves[stage], strict=True)
+            )
+        bounds.append(min(head.values()) + -(-area // headroom) + min(tail.values()))
+    return max(bounds)

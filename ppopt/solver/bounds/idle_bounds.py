@@ -17,7 +17,7 @@ sum of the two where the limit is p activations: (p - 1) B and (p - 1)(F - W).
 
 from __future__ import annotations
 
-from fractions import Fraction
+from math import lcm
 from typing import NamedTuple
 
 from ppopt.solver.arguments import FORCED_IDLE
@@ -119,7 +119,8 @@ def _linear_relaxation(items: list[KnapsackItem], capacity: int) -> int:
     """Linear relaxation of the knapsack, rounded up: items by work per memory, largest first."""
     total = sum(item.copies * item.work for item in items if item.memory == 0)
     rest = [item for item in items if item.memory > 0]
-    for item in sorted(rest, key=lambda item: Fraction(item.work, item.memory), reverse=True):
+    common = lcm(*(item.memory for item in rest))
+    for item in sorted(rest, key=lambda own: own.work * (common // own.memory), reverse=True):
         count = min(item.copies, capacity // item.memory)
         total += count * item.work
         capacity -= count * item.memory

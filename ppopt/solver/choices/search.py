@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from fractions import Fraction
 from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
@@ -234,8 +233,8 @@ class ConfigurationSearch:
         if configuration is None or not configuration.searched or configuration.value is None:
             return False
         value = schedule.metrics.value_ticks(self._problem.objective)
-        own = Fraction(configuration.value, configuration.weight * self._problem.pipeline.grid.time)
-        return own <= schedule.pipeline.ticks.time(value)
+        own = self._problem.pipeline.ticks.time(configuration.value)
+        return own <= schedule.pipeline.ticks.time(value) * configuration.weight
 
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""

@@ -8,10 +8,9 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import combinations, groupby, islice, pairwise, takewhile
-from math import ceil
+from math import ceil, lcm
 
 import numpy as np
 
@@ -117,8 +116,10 @@ def quick_bound(space: PartitionSpace) -> int:
     """
     sums = space.sums
     work = int(sums.forward[-1]) + _min_backward(space)
-    speeds = (Fraction(1, space.slowness_of(device)) for device in range(space.num_devices))
-    mean = ceil((space.batches_of_work or space.batches) * work / sum(speeds))
+    slowness = [space.slowness_of(device) for device in range(space.num_devices)]
+    common = lcm(*slowness)
+    speed = sum(common // own for own in slowness)
+    mean = -(-(space.batches_of_work or space.batches) * work * common // speed)
     if space.span and not space.has_all_backwards:
         return mean
     way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness
@@ -131,7 +132,7 @@ def highest_bound(space: PartitionSpace) -> int:
     longest = (max((time for time, _ in own), default=0) for own in space.options or ())
     times = sum(int(np.sum(space.layers[kind])) for kind in TIMES) + 2 * sum(longest)
     slowest = max(space.slowness, default=1)
-    batches = ceil(max(space.batches_of_work, Fraction(space.batches)))
+    batches = max(ceil(space.batches_of_work), space.batches)
     return batches * (slowest * times + links)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterator, Sequence
-from fractions import Fraction
 from itertools import islice
 
 from ppopt.cancellation import part
@@ -18,6 +17,7 @@ from ppopt.problem.decisions import Decisions
 from ppopt.problem.partition import all_by_rule
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
+from ppopt.problem.units import Unit
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
@@ -249,7 +249,7 @@ def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
         "microbatch at a time"
     )
     try:
-        limit = Fraction(bounds.min_limit, space.grid.memory)
+        limit = space.grid.amount(Unit.MEMORY, bounds.min_limit)
     except TimeoutError:
         return none
     label = "the minimum feasible limit for all devices is"

@@ -13,10 +13,9 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import accumulate, combinations
-from math import comb, factorial, floor, prod
+from math import comb, factorial, floor, lcm, prod
 from operator import mul
 from typing import Any
 
@@ -218,25 +217,11 @@ class PlacementSpace:
 
     # Costs on every device.
 
-    @cached_property
-    def _at_speeds(self) -> dict[Fraction, Ticks]:
-        """The costs of the pipeline with every device at one of the speeds."""
-        base, devices = self._base, self.num_devices
-        return {
-            speed: base.having(device_speed=(speed,) * devices).ticks
-            for speed in set(base.device_speed)
-        }
-
-    @property
-    def _shortest(self) -> Fraction:
-        """Smallest factor on the times of a microbatch."""
-        return min(times for times, _ in self._base.factors)
-
     @property
     def _pieces(self) -> int:
         """Number of slices of the shortest microbatch whose work is that of all."""
-        work = exact.total(times for times, _ in self._base.factors) / self._shortest
-        return floor(work) * self._base.num_slices
+        factors = [times for times, _ in self._base.factors]
+        return floor(exact.total(factors) / min(factors)) * self._base.num_slices
 
     @cached_property
     def _durations(self) -> Ints:
@@ -244,14 +229,15 @@ class PlacementSpace:
 
         It is that of the shortest microbatch.
         """
-        columns, shortest = [], self._shortest
-        for speed in self._base.device_speed:
-            ticks = self._at_speeds[speed]
+        base, columns = self._base, {}
+        shortest = min(times for times, _ in base.factors)
+        for speed in set(base.device_speed):
+            ticks = base.having(device_speed=(speed,) * self.num_devices).ticks
             table = np.array(ticks.durations, dtype=np.int64)
-            if self._base.overlap is not None:
+            if base.overlap is not None:
                 table = _min_times(ticks, table)
-            columns.append(table * shortest.numerator // shortest.denominator)
-        return np.stack(columns, axis=2)
+            columns[speed] = table * shortest.numerator // shortest.denominator
+        return np.stack([columns[speed] for speed in base.device_speed], axis=2)
 
     @cached_property
     def _delays(self) -> Ints:
@@ -378,25 +364,26 @@ class PlacementSpace:
         if self.repartition_per_placement:
             return PlacementSpace(self._layer_problem()).lower_bound
         base, pieces = self._base, self._pieces
-        fastest = int(np.argmax([float(speed) for speed in base.device_speed]))
+        slowness = base.stage_row.devices.slowness
+        rates = [lcm(*slowness) // own for own in slowness]
+        fastest = rates.index(max(rates))
         forward, backward = self._durations[OpKind.F], self._backward
         kinds = [forward[:, fastest] + backward[:, fastest]]
         if base.overlap is not None:
             kinds = [forward[:, fastest], self._gradient_time[:, fastest]]
-        share = [speed / base.device_speed[fastest] for speed in base.device_speed]
-        total = pieces * max(int(work.sum()) for work in kinds)
+        total = rates[fastest] * pieces * max(int(work.sum()) for work in kinds)
         if self._problem.objective is not Objective.DEVICE_SPAN:
-            shares = sorted(share, reverse=True)
-            total += sum(map(mul, self._waits(fastest), shares))
+            total += sum(map(mul, self._waits(fastest), sorted(rates, reverse=True)))
         path = forward[:, fastest].sum() + self._gradient_time[:, fastest].sum()
         path += (backward - self._gradient_time)[0, fastest] + self._spanning_tree()
         all_backwards = all(base.has_operations[OpKind.B])
         if self._problem.objective is Objective.DEVICE_SPAN and not all_backwards:
             path = 0
-        capacity_bounds = [pieces * _min_capacity_time(work.tolist(), share) for work in kinds]
+        capacity_bounds = [
+            _min_capacity_time((pieces * work).tolist(), rates, fastest) for work in kinds
+        ]
         heaviest = pieces * max(int(work.max()) for work in kinds)
-        bound = max(total / sum(share), *capacity_bounds, heaviest, int(path))
-        return int(bound)
+        return max(total // sum(rates), *capacity_bounds, heaviest, int(path))
 
     def _layer_problem(self) -> Problem:
         """The problem whose stages are single layers; layers with phases only compute."""
@@ -414,15 +401,14 @@ class PlacementSpace:
         alone = alone.having(**alone.partitions.delays_of(alone.counts))
         return replace(self._problem, pipeline=alone)
 
-    def _waits(self, fastest: int) -> list[Fraction]:
+    def _waits(self, fastest: int) -> list[int]:
         """Minimum waits of the devices for their first inputs, ascending."""
         down = self._delays[0].min(axis=0) if self.num_stages > 1 else self._delays[0].sum(axis=0)
         apart = ~np.eye(self.num_devices, dtype=bool)
         link = int(down[apart].min()) if apart.any() else 0
         times = accumulate(self._durations[OpKind.F][:, fastest].tolist(), initial=0)
         return [
-            Fraction(time + index * link)
-            for index, time in zip(range(self.num_devices), times, strict=False)
+            time + index * link for index, time in zip(range(self.num_devices), times, strict=False)
         ]
 
     def _spanning_tree(self) -> int:
@@ -480,15 +466,18 @@ class PlacementSpace:
         return list(zip(self._bounds(hosts).tolist(), squares, strict=True))
 
 
-def _min_capacity_time(work: list[int], speeds: list[Fraction]) -> Fraction:
-    """Minimum time in which all stages fit on the devices, if each could host the smallest ones."""
-    first = list(accumulate(sorted(work)))
-    times = sorted({done / speed for done in first for speed in speeds})
+def _min_capacity_time(work: list[int], rates: list[int], fastest: int) -> int:
+    """Minimum time in which all stages fit on the devices, if each could host the smallest ones.
 
-    def enough(time: Fraction) -> bool:
-        return sum(bisect_right(first, time * speed) for speed in speeds) >= len(work)
+    `work` has the times on the fastest device. It is rounded down to a tick.
+    """
+    first, common = list(accumulate(sorted(work))), lcm(*rates)
+    times = sorted({done * (common // rate) for done in first for rate in rates})
 
-    return times[bisect_left(times, True, key=enough)]
+    def enough(time: int) -> bool:
+        return sum(bisect_right(first, time * rate // common) for rate in rates) >= len(work)
+
+    return times[bisect_left(times, True, key=enough)] * rates[fastest] // common
 
 
 def _min_delay(delays: Any) -> Any:
