@@ -380,19 +380,19 @@ class TestVerifyBound:
         assert output["lower_bound"] == stated["lower_bound"] == stated["value"]
 
     def test_a_false_one_is_answered_by_a_better_schedule(self, tmp_path: Path) -> None:
-        """With links of length 1 1F1B takes 49, GPipe 39."""
+        """With links of length 1 1F1B takes 26, GPipe 22: 6 x 3 and 2 links each way."""
         path = tmp_path / "a.json"
-        done(f"eval 1f1b {UNIT} --p2p-time 1 --quiet -o", path)
+        done("eval 1f1b --stages 3 --batches 4 --p2p-time 1 --quiet -o", path)
         document = json.loads(path.read_text())
-        claim = {"status": "optimal", "backward_kind": "whole", "lower_bound": 49, "gap": 0}
+        claim = {"status": "optimal", "backward_kind": "whole", "lower_bound": 26, "gap": 0}
         document["origin"] |= claim
         path.write_text(json.dumps(document))
         assert done("verify", path).code == 0
         ran = run("verify --bound", path)
         assert (ran.code, ran.err) == (5, "")
-        assert "bound 49 wrong: there is a schedule of" in ran.out
+        assert "bound 26 wrong: there is a schedule of" in ran.out
         output = run("verify --bound --json", path).json["bound"]
-        assert output["counterexample"]["claims"]["makespan"] <= 39
+        assert output["counterexample"]["claims"]["makespan"] <= 22
 
     def test_out_of_time_is_no_confirmation(self, tmp_path: Path) -> None:
         """The least time that a re-check gets is a small part of what 24 microbatches take."""

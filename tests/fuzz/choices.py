@@ -150,9 +150,7 @@ class Layers(Choice):
     def configurations(self, case: Case) -> Iterator[Pipeline]:
         """Every partition and every choice of recompute that the case leaves open."""
         fields = case["pipeline"]
-        for counts in self._counts(fields):
-            for chosen in layers.choices(fields):
-                yield layers.spelled_out(fields, counts, chosen)
+        return layers.spelled_out(fields, self._counts(fields), layers.choices(fields))
 
     def _counts(self, fields: dict[str, Any]) -> list[layers.Counts]:
         stages, model = len(layers.hosts_of(fields)), fields["model"]

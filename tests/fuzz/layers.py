@@ -336,8 +336,20 @@ def bottleneck(model: list[dict[str, Any]], counts: Counts, chosen: Chosen) -> F
     return max(sum(work[start:end], Fraction(0)) for start, end in _cuts(counts))
 
 
-def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipeline:
-    """The pipeline of stages that hold so many layers each, their costs summed here."""
+def spelled_out(
+    fields: dict[str, Any], cuts: Iterable[Counts], choices: Iterable[Chosen]
+) -> Iterator[Pipeline]:
+    """The pipelines of every partition with every choice of layers that recompute.
+
+    Pipelines that are equal come once: often several choices cost a stage the same.
+    """
+    stated = (_stages(fields, counts, chosen) for counts, chosen in product(cuts, choices))
+    for stages in {repr(stages): stages for stages in stated}.values():
+        yield Pipeline(**stages)
+
+
+def _stages(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> dict[str, Any]:
+    """Fields of the pipeline of stages that hold so many layers each, their costs summed here."""
     layers = _all_costs(fields["model"], chosen)
     columns: dict[str, Any] = {}
     for name in layers[0]:
@@ -361,7 +373,7 @@ def spelled_out(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> Pipel
     flags = [layer.get("frozen", False) for layer in fields["model"]]
     frozen = [all(flags[start:end]) for start, end in _cuts(counts)]
     hosts = hosts_of(fields)
-    return Pipeline(stages=len(counts), placement=hosts, frozen=frozen, **rest, **columns)
+    return {"stages": len(counts), "placement": hosts, "frozen": frozen, **rest, **columns}
 
 
 def _pairs(model: list[dict[str, Any]], counts: Counts) -> dict[str, Any]:

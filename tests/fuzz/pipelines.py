@@ -197,6 +197,8 @@ def reduced(pipeline: Pipeline, parts: int = 1) -> tuple[Pipeline, Fraction]:
     times = [time for row in (*columns.values(), *links) for time in _leaves(row) if time]
     whole = lcm(*(time.denominator for time in times))
     unit = Fraction(gcd(*(int(time * whole) for time in times)), whole * parts)
+    if unit == 1 and set(speeds) == {1}:
+        return pipeline, Fraction(1)
     scaled = replace(
         pipeline,
         **{name: _divided(row, unit) for name, row in columns.items()},

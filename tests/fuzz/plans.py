@@ -83,12 +83,12 @@ class Plans(Category):
         fields = case["pipeline"] | {"placement": configuration.placement}
         options = {"objective": "makespan", "backward_kind": case["words"][3]}
         stages = len(layers.hosts_of(fields))
-        for counts in partitions(len(fields["model"]), stages):
-            for which in configs.chosen(fields, configuration.recompute):
-                pipeline = layers.spelled_out(fields, counts, which)
-                best = optimum(pipeline, {"options": options})
-                if best is not None:
-                    yield Fraction(best, pipeline.ticks.per_unit)
+        cuts = partitions(len(fields["model"]), stages)
+        chosen = configs.chosen(fields, configuration.recompute)
+        for pipeline in layers.spelled_out(fields, cuts, chosen):
+            best = optimum(pipeline, {"options": options})
+            if best is not None:
+                yield Fraction(best, pipeline.ticks.per_unit)
 
 
 class Megatron(Plans):

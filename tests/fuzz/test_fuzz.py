@@ -157,7 +157,7 @@ def test_layers_spelled_out_have_the_costs_by_hand() -> None:
          "backward": 5, "weight": 1, "workspace": 2, "recompute": {"time": 3, "activation": 1}},
     ]  # fmt: skip
     fields = {"stages": 1, "placement": None, "batches": 1, "model": model, "recompute": None}
-    (pipeline,) = {layers.spelled_out(fields, (2,), layers.recomputed(fields))}
+    (pipeline,) = layers.spelled_out(fields, [(2,)], [layers.recomputed(fields)])
     assert (pipeline.forward, pipeline.backward, pipeline.weight) == ((3,), (9,), (3,))
     assert (pipeline.backward_input, pipeline.activation, pipeline.memory_b) == ((6,), (5,), (1,))
     assert (pipeline.static, pipeline.recompute_time, pipeline.kept) == ((3,), (3,), (2,))

@@ -21,6 +21,7 @@ from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import figures, verify
 from tests.factories.instances import middle_cases
+from tests.tiers import slow
 
 COLUMNS = ("kind", "stage", "slice", "route", "microbatch")
 
@@ -164,7 +165,7 @@ def test_pairs_of_two_routes_need_no_order() -> None:
     assert pairs == {(True, True), (False, True), (False, False)}
 
 
-@pytest.mark.parametrize("seed", [60, 61])
+@pytest.mark.parametrize("seed", [60, slow(61)])
 @pytest.mark.parametrize("mixed", [False, True])
 def test_rules_hold_in_schedules(seed: int, mixed: bool) -> None:
     """Those of memory, too, where a stage holds less after its B than after its F."""

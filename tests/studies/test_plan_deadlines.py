@@ -134,15 +134,16 @@ def test_thousands_of_layers_keep_the_time_limit(command: str) -> None:
     pipeline = Model([{"forward": 1, "count": 4000}]).pipeline(
         devices=4, batches=4, partition="search"
     )
+    limit = 0.2
     with work_clock() as clock:
         if command == "plan":
-            ppopt.plan(pipeline, time_limit=1, workers=1)
+            ppopt.plan(pipeline, time_limit=limit, workers=1)
         elif command == "compare":
-            ppopt.compare(pipeline, time_limit=1, workers=1)
+            ppopt.compare(pipeline, time_limit=limit, workers=1)
         else:
-            ppopt.best_choice(pipeline, "1f1b", time_limit=1)
+            ppopt.best_choice(pipeline, "1f1b", time_limit=limit)
         seconds = clock.monotonic()
-    assert not late(seconds, 1)
+    assert not late(seconds, limit)
 
 
 @pytest.mark.parametrize("readings", [8, 13])

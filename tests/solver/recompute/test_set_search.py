@@ -13,6 +13,7 @@ import ppopt
 from ppopt import InputError, Pipeline, Status, Verdict
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_options import sets_of_all
+from tests.tiers import first
 
 NAMES = ("norm", "attention", "mlp")
 
@@ -51,7 +52,7 @@ def best_of_sets(fields: dict[str, Any]) -> Any:
     return min((value for value in values if value is not None), default=None)
 
 
-@pytest.mark.parametrize("seed", [*range(12), 73])
+@pytest.mark.parametrize("seed", first(5, [3, 6, 8, 11, 73, 0, 1, 2, 4, 5, 7, 9, 10]))
 def test_the_best_set_is_as_good_as_the_best_of_all_sets(seed: int) -> None:
     fields = drawn(seed)
     partition = "search" if seed % 3 == 0 else None
