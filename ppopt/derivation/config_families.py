@@ -7,6 +7,7 @@ model type in github.com/huggingface/transformers.
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 from ppopt.derivation.architecture import Decoder, Experts, FeedForward
 from ppopt.derivation.attention import Attention, Indexer, LinearAttention
@@ -14,7 +15,9 @@ from ppopt.derivation.config_encoders import llama4_vision, qwen3_vision, siglip
 from ppopt.derivation.config_family import (
     FAMILIES,
     GELU,
+    biased_attention,
     expect_full_attention,
+    feed_forward,
     grouped_attention,
     latent_attention,
     layer_window,
@@ -64,14 +67,8 @@ def _mixtral(keys: Keys, index: int) -> Decoder:
     )
 
 
-def _local_experts(keys: Keys, *, routing_bias: bool = False, bias: bool = False) -> Experts:
-    return read_experts(
-        keys,
-        width=keys.count("intermediate_size"),
-        number="num_local_experts",
-        routing_bias=routing_bias,
-        bias=bias,
-    )
+def _local_experts(keys: Keys, **fields: Any) -> Experts:
+    return read_experts(keys, keys.count("intermediate_size"), "num_local_experts", **fields)
 
 
 QWEN_ALIASES = {
@@ -108,9 +105,7 @@ def _qwen2(keys: Keys, index: int) -> Decoder:
 
 def _qwen3(keys: Keys, index: int) -> Decoder:
     """Norms of heads; feed-forward or experts."""
-    bias = keys.switch("attention_bias")
-    window = _qwen_window(keys, index)
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True, window=window)
+    attention = biased_attention(keys, normed=True, window=_qwen_window(keys, index))
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=False))
 
 
@@ -127,11 +122,11 @@ def _qwen_feed_forward(keys: Keys, index: int, *, shared: bool) -> FeedForward |
     sparse = (index + 1) % keys.count("decoder_sparse_step", 1) == 0
     dense = not keys.count("num_experts", 0, minimum=0) or not sparse
     if dense or index in (keys.numbers("mlp_only_layers") or ()):
-        return FeedForward(keys.count("intermediate_size"))
+        return feed_forward(keys)
     return read_experts(
         keys,
-        width=keys.count("moe_intermediate_size"),
-        number="num_experts",
+        keys.count("moe_intermediate_size"),
+        "num_experts",
         shared=keys.count("shared_expert_intermediate_size") if shared else 0,
         shared_gate=shared,
     )
@@ -175,9 +170,8 @@ def _qwen3_next(keys: Keys, index: int) -> Decoder:
         )
     else:
         expect_full_attention(kind)
-        bias, gated = keys.switch("attention_bias"), keys.switch("attn_output_gate", True)
-        normed = grouped_attention(keys, bias=bias, output_bias=bias, normed=True)
-        attention = replace(normed, gated=gated)
+        gated = keys.switch("attn_output_gate", True)
+        attention = biased_attention(keys, normed=True, gated=gated)
     return Decoder(attention, _qwen_feed_forward(keys, index, shared=True))
 
 
@@ -212,8 +206,8 @@ def _deepseek32(keys: Keys, index: int) -> Decoder:
         keys=keys.count("index_topk"),
         shared=_shares_indexer(keys, index),
     )
-    feed_forward = shared_experts(keys, index, routing_bias=True)
-    return Decoder(replace(latent, indexer=indexer), feed_forward)
+    experts = shared_experts(keys, index, routing_bias=True)
+    return Decoder(replace(latent, indexer=indexer), experts)
 
 
 def _shares_indexer(keys: Keys, index: int) -> bool:
@@ -241,9 +235,8 @@ def _glm4(keys: Keys, index: int) -> Decoder:
 
 @register("Dots1ForCausalLM", types=("dots1",), ignored=DENSE_IGNORED)
 def _dots1(keys: Keys, index: int) -> Decoder:
-    bias = keys.switch("attention_bias")
     window = layer_window(keys, index, "full_attention")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True, window=window)
+    attention = biased_attention(keys, normed=True, window=window)
     return Decoder(attention, shared_experts(keys, index, routing_bias=True))
 
 
@@ -282,7 +275,7 @@ def _ernie(keys: Keys, index: int) -> Decoder:
     first = keys.count("moe_layer_start_index", 1, minimum=0)
     last = keys.count("moe_layer_end_index", -1, minimum=-1) % keys.count("num_hidden_layers")
     if not first <= index <= last or (index + 1) % keys.count("moe_layer_interval", 1):
-        return Decoder(attention, FeedForward(keys.count("intermediate_size"), bias))
+        return Decoder(attention, feed_forward(keys, bias=bias))
     width = keys.count("moe_intermediate_size")
     shared = width * keys.count("moe_num_shared_experts", 0, minimum=0)
     number = "moe_num_experts"
@@ -296,9 +289,8 @@ def _ernie(keys: Keys, index: int) -> Decoder:
 )
 def _hunyuan(keys: Keys, index: int) -> Decoder:
     """Hunyuan-A13B."""
-    bias, in_layer = keys.switch("attention_bias"), keys.of_layer(index)
-    normed = keys.switch("use_qk_norm", True)
-    attention = grouped_attention(in_layer, bias=bias, output_bias=bias, normed=normed)
+    in_layer, normed = keys.of_layer(index), keys.switch("use_qk_norm", True)
+    attention = biased_attention(in_layer, normed=normed)
     dense = keys.count("intermediate_size")
     width = in_layer.count("moe_intermediate_size", dense)
     shared = dense * in_layer.count("num_shared_expert", 1, minimum=0)
@@ -308,10 +300,8 @@ def _hunyuan(keys: Keys, index: int) -> Decoder:
 @register("OlmoeForCausalLM", types=("olmoe",))
 def _olmoe(keys: Keys, _: int) -> Decoder:
     """Norms over all heads; experts in every layer."""
-    bias = keys.switch("attention_bias")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=True)
-    experts = read_experts(keys, keys.count("intermediate_size"), "num_experts")
-    return Decoder(replace(attention, normed_together=True), experts)
+    attention = biased_attention(keys, normed=True, normed_together=True)
+    return Decoder(attention, read_experts(keys, keys.count("intermediate_size"), "num_experts"))
 
 
 @register("Exaone4ForCausalLM", types=("exaone4",))
@@ -324,7 +314,7 @@ def _exaone4(keys: Keys, index: int) -> Decoder:
         is_full = not pattern or (index + 1) % keys.count("sliding_window_pattern") == 0
     window = layer_window(keys, index, "full_attention" if is_full else "sliding_attention")
     attention = grouped_attention(keys, normed=True, window=window)
-    return Decoder(attention, FeedForward(keys.count("intermediate_size")))
+    return Decoder(attention, feed_forward(keys))
 
 
 @register(
@@ -334,10 +324,10 @@ def _exaone4(keys: Keys, index: int) -> Decoder:
 )
 def _step3(keys: Keys, index: int) -> Decoder:
     """Queries from a latent (arXiv 2412.19255); experts in the layers of `moe_layers_enum`."""
-    attention = replace(grouped_attention(keys), query_latent=keys.count("share_q_dim"))
+    attention = grouped_attention(keys, query_latent=keys.count("share_q_dim"))
     listed = str(keys.value("moe_layers_enum") or "").split(",")
     if str(index) not in map(str.strip, listed):
-        return Decoder(attention, FeedForward(keys.count("intermediate_size")))
+        return Decoder(attention, feed_forward(keys))
     width, shared = keys.count("moe_intermediate_size"), keys.count("share_expert_dim", 0)
     return Decoder(attention, read_experts(keys, width, "moe_num_experts", shared=shared))
 
@@ -350,11 +340,9 @@ def _step3(keys: Keys, index: int) -> Decoder:
 )
 def _gpt_oss(keys: Keys, index: int) -> Decoder:
     """Windows in every second layer, biases, and a score per head that attends to nothing."""
-    bias = keys.switch("attention_bias", True)
     window = layer_window(keys, index, "full_attention" if index % 2 else "sliding_attention")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
-    experts = _local_experts(keys, routing_bias=True, bias=True)
-    return Decoder(replace(attention, sinks=True), experts)
+    attention = biased_attention(keys, True, window=window, sinks=True)
+    return Decoder(attention, _local_experts(keys, routing_bias=True, bias=True))
 
 
 @register(
@@ -374,8 +362,7 @@ def _llama4(keys: Keys, index: int) -> Decoder:
     interval = keys.count("no_rope_layer_interval", 4)
     chunked = rotary[index] if index < len(rotary) else (index + 1) % interval
     kind = keys.layer_kind(index, "chunked_attention" if chunked else "full_attention")
-    bias = keys.switch("attention_bias")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias)
+    attention = biased_attention(keys)
     chunk = keys.count("attention_chunk_size", 0, minimum=0)
     if kind != "chunked_attention":
         expect_full_attention(kind)
@@ -391,7 +378,7 @@ def _llama4_feed_forward(keys: Keys, index: int) -> FeedForward | Experts:
     if not sparse:
         return FeedForward(keys.count("intermediate_size_mlp"))
     width = keys.count("intermediate_size")
-    return read_experts(keys, width=width, number="num_local_experts", shared=width)
+    return _local_experts(keys, shared=width)
 
 
 GEMMA_IGNORED = ("use_bidirectional_attention", "cache_implementation")
@@ -449,9 +436,8 @@ def _gelu(keys: Keys, window: int | None, *, normed: bool, norms: int) -> Decode
     """A layer whose feed-forward network has a gate with GELU."""
     keys.ignore("hidden_act", *GELU)
     keys.ignore("hidden_activation", *GELU)
-    bias = keys.switch("attention_bias")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=normed, window=window)
-    return Decoder(attention, FeedForward(keys.count("intermediate_size")), norms=norms)
+    attention = biased_attention(keys, normed=normed, window=window)
+    return Decoder(attention, feed_forward(keys), norms=norms)
 
 
 MINIMAX_PARTS = (
@@ -475,7 +461,6 @@ def _minimax(keys: Keys, index: int) -> Decoder:
     softmax = keys.listed("attn_type_list", index)
     softmax = index % 2 == 0 if softmax is None else softmax
     kind = keys.layer_kind(index, "full_attention" if softmax else "linear_attention")
-    experts = _local_experts(keys)
     shared = keys.count("shared_intermediate_size", 0, minimum=0)
     attention: Attention = grouped_attention(keys)
     if kind == "linear_attention":
@@ -483,7 +468,7 @@ def _minimax(keys: Keys, index: int) -> Decoder:
         attention = LinearAttention(heads, heads, width, width, delta=False)
     else:
         expect_full_attention(kind)
-    return Decoder(attention, replace(experts, shared=shared))
+    return Decoder(attention, _local_experts(keys, shared=shared))
 
 
 @register("MiniMaxM2ForCausalLM", types=("minimax_m2",), defaults={"head_dim": 128})
@@ -494,8 +479,7 @@ def _minimax2(keys: Keys, _: int) -> Decoder:
         modules = keys.count("num_mtp_modules", 0, minimum=0)
         keys.note(f"num_mtp_modules: {modules} is left out: these modules are not published")
     normed = keys.switch("use_qk_norm", True)
-    attention = replace(grouped_attention(keys, normed=normed), normed_together=True)
+    attention = grouped_attention(keys, normed=normed, normed_together=True)
     routing_bias = keys.switch("use_routing_bias", True)
-    experts = _local_experts(keys, routing_bias=routing_bias)
     shared = keys.count("shared_intermediate_size", 0, minimum=0)
-    return Decoder(attention, replace(experts, shared=shared))
+    return Decoder(attention, _local_experts(keys, routing_bias=routing_bias, shared=shared))

@@ -67,15 +67,8 @@ def register(
     return add
 
 
-def grouped_attention(
-    keys: Keys,
-    *,
-    bias: bool = False,
-    output_bias: bool = False,
-    normed: bool = False,
-    window: int | None = None,
-) -> GroupedQueryAttention:
-    """Attention by the keys of nearly all families."""
+def grouped_attention(keys: Keys, **fields: Any) -> GroupedQueryAttention:
+    """Attention by the keys of nearly all families; `fields` are further fields of it."""
     heads = keys.count("num_attention_heads")
     groups = keys.count("num_key_value_heads", heads)
     if heads % groups:
@@ -83,15 +76,18 @@ def grouped_attention(
     width = keys.count("head_dim", keys.count("hidden_size") // heads)
     if not width:
         raise InputError(f"num_attention_heads: hidden_size has no room for {heads} heads")
-    return GroupedQueryAttention(
-        heads=heads,
-        groups=groups,
-        width=width,
-        bias=bias,
-        output_bias=output_bias,
-        normed=normed,
-        window=window,
-    )
+    return GroupedQueryAttention(heads, **{"groups": groups, "width": width} | fields)
+
+
+def biased_attention(keys: Keys, default: bool = False, **fields: Any) -> GroupedQueryAttention:
+    """The same if `attention_bias` says whether all its matrices have a bias."""
+    bias = keys.switch("attention_bias", default)
+    return grouped_attention(keys, bias=bias, output_bias=bias, **fields)
+
+
+def feed_forward(keys: Keys, *, bias: bool = False) -> FeedForward:
+    """A feed-forward network with a gate."""
+    return FeedForward(keys.count("intermediate_size"), bias)
 
 
 def layer_window(keys: Keys, index: int, default: str) -> int | None:
@@ -113,28 +109,16 @@ def expect_full_attention(kind: str) -> None:
         )
 
 
-def read_experts(
-    keys: Keys,
-    width: int,
-    number: str,
-    *,
-    shared: int = 0,
-    shared_gate: bool = False,
-    routing_bias: bool = False,
-    bias: bool = False,
-) -> Experts:
-    """Experts; `number` is the key of their number."""
+def read_experts(keys: Keys, width: int, number: str, **fields: Any) -> Experts:
+    """Experts; `number` is the key of their number, and `fields` are further fields of them."""
     experts = keys.count(number)
     chosen = keys.count("num_experts_per_tok")
     if chosen > experts:
         raise InputError(f"num_experts_per_tok: {chosen} of {experts} experts; there are no more")
     groups = keys.count("n_group", 1, minimum=0) or 1
     chosen_groups = keys.count("topk_group", groups, minimum=0) or groups
-    return Experts(
-        *(width, experts, chosen, shared, shared_gate, routing_bias, bias),
-        groups=groups,
-        chosen_groups=min(groups, chosen_groups),
-    )
+    spread: dict[str, Any] = {"groups": groups, "chosen_groups": min(groups, chosen_groups)}
+    return Experts(width, experts, chosen, **spread, **fields)
 
 
 def latent_attention(keys: Keys) -> LatentAttention:
@@ -160,12 +144,12 @@ def shared_experts(keys: Keys, index: int, *, routing_bias: bool) -> FeedForward
         first = keys.count("first_k_dense_replace", minimum=0)
         dense = index < first or index % keys.count("moe_layer_freq", 1) > 0
     if dense:
-        return FeedForward(keys.count("intermediate_size"))
+        return feed_forward(keys)
     width = keys.count("moe_intermediate_size")
     return read_experts(
         keys,
-        width=width,
-        number="n_routed_experts",
+        width,
+        "n_routed_experts",
         shared=width * keys.count("n_shared_experts", 0, minimum=0),
         routing_bias=routing_bias,
     )

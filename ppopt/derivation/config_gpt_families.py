@@ -10,7 +10,14 @@ from dataclasses import replace
 
 from ppopt.derivation.architecture import Decoder, FeedForward
 from ppopt.derivation.config_families import mistral_window
-from ppopt.derivation.config_family import GELU, grouped_attention, layer_window, register
+from ppopt.derivation.config_family import (
+    GELU,
+    biased_attention,
+    feed_forward,
+    grouped_attention,
+    layer_window,
+    register,
+)
 from ppopt.derivation.config_keys import Keys
 from ppopt.errors import InputError
 
@@ -19,8 +26,7 @@ def _plain(
     keys: Keys, width: int, *, bias: bool = True, window: int | None = None, rotary: bool = False
 ) -> Decoder:
     """A layer of GPT-2 and its kin: LayerNorm, and a feed-forward network without a gate."""
-    grouped = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
-    attention = replace(grouped, rotary=rotary)
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window, rotary=rotary)
     return Decoder(attention, FeedForward(width, bias=bias, gated=False), layer_norm=True)
 
 
@@ -56,8 +62,7 @@ def _gpt_neox(keys: Keys, _: int) -> Decoder:
     keys.ignore("hidden_act", *GELU)
     if keys.value("use_parallel_residual") is None:
         raise InputError("use_parallel_residual is missing")
-    bias = keys.switch("attention_bias", True)
-    attention = grouped_attention(keys, bias=bias, output_bias=bias)
+    attention = biased_attention(keys, True)
     return replace(_plain(keys, keys.count("intermediate_size")), attention=attention)
 
 
@@ -119,8 +124,8 @@ def _falcon(keys: Keys, _: int) -> Decoder:
     groups = 1 if keys.switch("multi_query", True) else heads
     if new:
         groups = keys.count("num_kv_heads", heads)
-    grouped = grouped_attention(keys, bias=bias, output_bias=bias)
-    attention = replace(grouped, groups=groups, rotary=not keys.switch("alibi"))
+    rotary = not keys.switch("alibi")
+    attention = grouped_attention(keys, bias=bias, output_bias=bias, groups=groups, rotary=rotary)
     width = keys.count("ffn_hidden_size", 4 * keys.count("hidden_size"))
     norms = 2 if new or not parallel else 1
     if new or parallel:
@@ -132,19 +137,16 @@ def _falcon(keys: Keys, _: int) -> Decoder:
 def _nemotron(keys: Keys, _: int) -> Decoder:
     """Nemotron-4 and Minitron: a squared ReLU."""
     keys.ignore("hidden_act", "relu2")
-    attention_bias = keys.switch("attention_bias")
     plain = _plain(keys, keys.count("intermediate_size"), bias=keys.switch("mlp_bias"))
-    attention = grouped_attention(keys, bias=attention_bias, output_bias=attention_bias)
-    return replace(plain, attention=attention)
+    return replace(plain, attention=biased_attention(keys))
 
 
 @register("CohereForCausalLM", types=("cohere",), tied=True, ignored=("layer_norm_eps",))
 def _cohere(keys: Keys, _: int) -> Decoder:
     """Command-R: attention and feed-forward in parallel behind a norm without a bias."""
-    bias, normed = keys.switch("attention_bias"), keys.switch("use_qk_norm")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, normed=normed)
-    feed_forward = FeedForward(keys.count("intermediate_size"))
-    return Decoder(replace(attention, normed_together=normed), feed_forward, norms=1)
+    normed = keys.switch("use_qk_norm")
+    attention = biased_attention(keys, normed=normed, normed_together=normed)
+    return Decoder(attention, feed_forward(keys), norms=1)
 
 
 @register("Cohere2ForCausalLM", types=("cohere2",), tied=True, ignored=("layer_norm_eps",))
@@ -152,6 +154,4 @@ def _cohere2(keys: Keys, index: int) -> Decoder:
     """Command-R7B and Command A: windows but for every fourth layer."""
     is_full = (index + 1) % keys.count("sliding_window_pattern", 4) == 0
     window = layer_window(keys, index, "full_attention" if is_full else "sliding_attention")
-    bias = keys.switch("attention_bias")
-    attention = grouped_attention(keys, bias=bias, output_bias=bias, window=window)
-    return Decoder(attention, FeedForward(keys.count("intermediate_size")), norms=1)
+    return Decoder(biased_attention(keys, window=window), feed_forward(keys), norms=1)

@@ -21,6 +21,8 @@ from ppopt.derivation.attention import (
     StateSpace,
 )
 from ppopt.derivation.config_family import (
+    biased_attention,
+    feed_forward,
     grouped_attention,
     latent_attention,
     layer_window,
@@ -77,7 +79,7 @@ def _nemotron_layer(keys: Keys, kinds: str) -> Decoder:
                 bias=keys.switch("use_bias"),
             )
         elif kind == ATTENTION:
-            attention = replace(grouped_attention(keys), rotary=False)
+            attention = grouped_attention(keys, rotary=False)
         elif kind == EXPERTS:
             network = _nemotron_experts(keys)
         else:
@@ -87,14 +89,15 @@ def _nemotron_layer(keys: Keys, kinds: str) -> Decoder:
 
 
 def _nemotron_experts(keys: Keys) -> Experts:
-    experts = read_experts(
+    return read_experts(
         keys,
         keys.count("moe_intermediate_size"),
         "n_routed_experts",
         shared=keys.count("moe_shared_expert_intermediate_size"),
         routing_bias=True,
+        gated=False,
+        latent=keys.count("moe_latent_size", 0, minimum=0),
     )
-    return replace(experts, gated=False, latent=keys.count("moe_latent_size", 0, minimum=0))
 
 
 def _nemotron_prediction(keys: Keys) -> Decoder:
@@ -132,10 +135,8 @@ def _granite_hybrid(keys: Keys, index: int) -> Decoder:
             convolution_bias=keys.switch("mamba_conv_bias", True),
         )
     else:
-        bias = keys.switch("attention_bias")
         rotary = keys.value("position_embedding_type") == "rope"
-        grouped = grouped_attention(keys, bias=bias, output_bias=bias)
-        attention = replace(grouped, rotary=rotary)
+        attention = biased_attention(keys, rotary=rotary)
     shared = keys.count("shared_intermediate_size")
     if not keys.count("num_local_experts", 0, minimum=0):
         return Decoder(attention, FeedForward(shared))
@@ -182,7 +183,7 @@ def _mimo(keys: Keys, index: int) -> Decoder:
         window=layer_window(keys, index, kind),
     )
     if not keys.listed("moe_layer_freq", index):
-        return Decoder(attention, FeedForward(keys.count("intermediate_size")))
+        return Decoder(attention, feed_forward(keys))
     width = keys.count("moe_intermediate_size")
     return Decoder(attention, read_experts(keys, width, "n_routed_experts", routing_bias=True))
 

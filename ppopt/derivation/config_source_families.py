@@ -18,7 +18,7 @@ from ppopt.formats.fields import abbreviated
 
 def _attention(keys: Keys) -> GroupedQueryAttention:
     """Attention with relative positions, which add to its scores."""
-    return replace(grouped_attention(keys), rotary=False)
+    return grouped_attention(keys, rotary=False)
 
 
 def _feed_forward(keys: Keys) -> FeedForward:
