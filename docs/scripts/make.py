@@ -22,7 +22,8 @@ from xml.etree import ElementTree
 
 import ppopt
 from ppopt.problem.layer_settings import LAYER_SETTINGS
-from ppopt.problem.settings import SETTINGS, Setting
+from ppopt.problem.setting import Setting
+from ppopt.problem.settings import SETTINGS
 from ppopt.report.svg import svg
 from ppopt.strategies import registry
 

@@ -11,7 +11,7 @@ from ppopt.app.examples import examples
 from ppopt.app.query import CONFIG, FIELDS, FIRST_STRATEGIES, MODEL, STRATEGIES
 from ppopt.formats.models import model_names
 from ppopt.problem.decisions import SEARCH
-from ppopt.problem.settings import Heading, Setting, Shape
+from ppopt.problem.setting import Heading, Setting, Shape
 from ppopt.report.html import framed, page_parts
 from ppopt.report.payload import embedded
 from ppopt.report.script import script

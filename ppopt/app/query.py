@@ -21,7 +21,8 @@ from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, Shape
+from ppopt.problem.setting import Setting, SettingScope, Shape
+from ppopt.problem.settings import NAMED, SETTINGS
 from ppopt.strategies import OPTIONS, Options, resolve
 
 MODEL, CONFIG, STRATEGIES = "model", "config", "strategies"

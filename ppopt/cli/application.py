@@ -20,7 +20,8 @@ from ppopt.cli import streams
 from ppopt.cli.options import Extended, Function, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
-from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, Heading, Setting, nearest
+from ppopt.problem.setting import Heading, Setting
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, nearest
 from ppopt.versions import DISTRIBUTION, version_of
 
 EXIT_BUG = 1

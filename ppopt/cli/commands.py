@@ -20,7 +20,7 @@ from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_
 from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
 from ppopt.errors import InputError
 from ppopt.problem.decisions import SEARCH, Decisions
-from ppopt.problem.settings import Heading
+from ppopt.problem.setting import Heading
 
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from ppopt.cli.options import option
 from ppopt.cli.settings import Settings
-from ppopt.problem.settings import Heading
+from ppopt.problem.setting import Heading
 
 if TYPE_CHECKING:
     from ppopt.schedule.schedule import Schedule

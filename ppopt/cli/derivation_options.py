@@ -20,7 +20,7 @@ from ppopt.cli.options import Extended, Function, option, optional, with_paramet
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
-from ppopt.problem.settings import Heading
+from ppopt.problem.setting import Heading
 
 if TYPE_CHECKING:
     from ppopt.derivation.derived_model import DerivedModel

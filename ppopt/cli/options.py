@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ppopt.problem.settings import Heading
+from ppopt.problem.setting import Heading
 
 Function = Callable[..., int]
 """A command: its parameters are its options, its value is the exit code."""

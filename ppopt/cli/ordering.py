@@ -18,7 +18,7 @@ from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import within
-from ppopt.problem.settings import Heading
+from ppopt.problem.setting import Heading
 
 if TYPE_CHECKING:
     from ppopt.studies.microbatch_order import MicrobatchOrders

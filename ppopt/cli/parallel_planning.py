@@ -121,7 +121,8 @@ def _incomplete(parallel_plan: ParallelPlan) -> int:
 
 def _check(settings: Settings, derivation: Derivation, asked: Mapping[str, Any]) -> None:
     """Refuse what a plan over the parallelism does not take, and what it lacks."""
-    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, SettingScope
+    from ppopt.problem.setting import SettingScope
+    from ppopt.problem.settings import LIMIT_1F1B, SETTINGS
 
     for name in NEEDED:
         if name not in derivation:

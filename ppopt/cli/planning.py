@@ -19,7 +19,8 @@ from ppopt.cli.options import flag, names, option
 from ppopt.cli.parallel_planning import plan_over_parallelism
 from ppopt.cli.settings import Settings, with_settings_but
 from ppopt.errors import InputError
-from ppopt.problem.settings import NAMED, Heading
+from ppopt.problem.setting import Heading
+from ppopt.problem.settings import NAMED
 
 
 @command(
@@ -120,7 +121,8 @@ def plan(
 
 def _pipeline_arguments(settings: Settings) -> dict[str, Any]:
     """What files and flags say of the pipeline, but for the model."""
-    from ppopt.problem.settings import SETTINGS, SettingScope
+    from ppopt.problem.setting import SettingScope
+    from ppopt.problem.settings import SETTINGS
 
     return {
         setting.field: value

@@ -17,7 +17,8 @@ from ppopt.cli.options import Extended, Function, one_of, option, optional, with
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, Heading, Setting, SettingScope, Shape
+from ppopt.problem.setting import Heading, Setting, SettingScope, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS
 
 if TYPE_CHECKING:
     from ppopt.cli.files import Target

@@ -28,15 +28,8 @@ from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.layer_settings import LAYER_NAMES, LAYER_SETTINGS, flat
 from ppopt.problem.phases import PARTS, Machine, Phase, Phases
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import (
-    LIMIT_1F1B,
-    NAMED,
-    SETTINGS,
-    Setting,
-    SettingScope,
-    Shape,
-    same_setting,
-)
+from ppopt.problem.setting import Setting, SettingScope, Shape
+from ppopt.problem.settings import LIMIT_1F1B, NAMED, SETTINGS, same_setting
 from ppopt.problem.training_sizes import TEXTS, TrainingSizes, read_training
 from ppopt.problem.units import Unit, attached
 

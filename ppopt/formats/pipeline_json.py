@@ -47,7 +47,8 @@ from ppopt.problem.grid import Grid
 from ppopt.problem.microbatches import MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
-from ppopt.problem.settings import LIMIT_1F1B, SETTINGS, Shape
+from ppopt.problem.setting import Shape
+from ppopt.problem.settings import LIMIT_1F1B, SETTINGS
 from ppopt.problem.units import Unit
 
 _ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)

@@ -13,7 +13,7 @@ from ppopt.errors import InputError
 from ppopt.formats.documents import parse_json
 from ppopt.formats.fields import abbreviated
 from ppopt.problem import exact
-from ppopt.problem.settings import Setting, Shape
+from ppopt.problem.setting import Setting, Shape
 
 _COUNTS = re.compile(r"[-+0-9, ]+", re.ASCII)
 WHOLE = re.compile(r"[-+]?[0-9]{1,30}", re.ASCII)

@@ -8,7 +8,7 @@ from typing import Any
 from ppopt.errors import InputError
 from ppopt.problem import cost_table
 from ppopt.problem.cost_table import LAYER_COSTS, costs_in
-from ppopt.problem.settings import Setting, SettingScope, Shape
+from ppopt.problem.setting import Setting, SettingScope, Shape
 
 LETTERS: Mapping[str, str] = {"embedding": "E", "decoder": "t", "mtp": "m", "head": "L"}
 """Role of a layer -> its letter in Megatron-LM's layouts (docs/user-guide/features/

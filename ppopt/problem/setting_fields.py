@@ -6,7 +6,8 @@ from collections.abc import Callable, Mapping
 from functools import wraps
 from typing import Any, TypeVar
 
-from ppopt.problem.settings import NAMED, Setting, nearest, same_setting
+from ppopt.problem.setting import Setting
+from ppopt.problem.settings import NAMED, nearest, same_setting
 
 T = TypeVar("T")
 

@@ -20,7 +20,8 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
-from ppopt.problem.settings import SETTINGS, SettingScope
+from ppopt.problem.setting import SettingScope
+from ppopt.problem.settings import SETTINGS
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule

@@ -15,7 +15,8 @@ from ppopt.formats.config import canonical, merged, pipeline_of
 from ppopt.formats.fields import unknown_key
 from ppopt.problem import exact
 from ppopt.problem.pipeline import Model, Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, Setting, SettingScope, same_setting
+from ppopt.problem.setting import Setting, SettingScope
+from ppopt.problem.settings import NAMED, SETTINGS, same_setting
 from ppopt.schedule.origin import SEARCHED
 from ppopt.strategies import canonical_name
 from ppopt.studies.overrides import Value

@@ -17,7 +17,8 @@ from ppopt.cli.application import COMMANDS
 from ppopt.cli.options import option, with_options
 from ppopt.cli.program import application
 from ppopt.problem.partition import BALANCED
-from ppopt.problem.settings import SETTINGS, Heading
+from ppopt.problem.setting import Heading
+from ppopt.problem.settings import SETTINGS
 from ppopt.strategies import names
 from ppopt.studies.plan_space import PlanSpace
 from tests.cli.cli_run import done

@@ -18,7 +18,8 @@ from ppopt.errors import InputError
 from ppopt.formats.config import parse_config, pipeline_of, read_config
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import NAMED, SETTINGS, SettingScope
+from ppopt.problem.setting import SettingScope
+from ppopt.problem.settings import NAMED, SETTINGS
 from ppopt.solver.solve import solve
 from tests.formats.config_text import as_text, refuse, write
 

@@ -9,7 +9,8 @@ import pytest
 from ppopt import Model, Pipeline
 from ppopt.formats.pipeline_json import pipeline_from_object, pipeline_to_object
 from ppopt.problem.cost_table import STAGE_COSTS
-from ppopt.problem.settings import SETTINGS, SettingScope
+from ppopt.problem.setting import SettingScope
+from ppopt.problem.settings import SETTINGS
 from ppopt.studies.plan_space import fields_of
 
 BASE: dict[str, Any] = {"stages": 2, "batches": 4}

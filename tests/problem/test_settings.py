@@ -14,7 +14,8 @@ import pytest
 from ppopt.errors import InputError
 from ppopt.formats.config import canonical, pipeline_of
 from ppopt.problem.pipeline import Pipeline
-from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, SYNONYMS, Setting, SettingScope, Shape
+from ppopt.problem.setting import Setting, SettingScope, Shape
+from ppopt.problem.settings import COUNTS, NAMED, SETTINGS, SYNONYMS
 from tests.cli.cli_run import json_of, run
 
 SIZE = {"stages": 2, "batches": 4}
