@@ -59,12 +59,22 @@ class Measure:
 
 
 @dataclass(frozen=True)
-class MeasureByRanks:
-    """A quantity that depends on the number of ranks: a table, ranks -> value."""
+class MeasureByName:
+    """A quantity that depends on a name: a table, name -> value."""
 
     each: Measure
 
-    def read(self, value: object, where: str) -> Mapping[int, float]:
+    def read(self, value: object, where: str) -> Mapping[Any, float]:
+        """Read a table; raises InputError, beginning with `where`, if it is none."""
+        if not isinstance(value, Mapping):
+            raise InputError(f"{where}: {abbreviated(value)} is no table; write {{fa2 = 1.7}}")
+        return {name: self.each.read(each, f"{where}: {name}") for name, each in value.items()}
+
+
+class MeasureByRanks(MeasureByName):
+    """A quantity that depends on the number of ranks: a table, ranks -> value."""
+
+    def read(self, value: object, where: str) -> Mapping[Any, float]:
         """Read a table, or one value for any number of ranks.
 
         Raises InputError, beginning with `where`, if it is neither.
@@ -73,24 +83,8 @@ class MeasureByRanks:
             return {2: self.each.read(value, where)}
         if not value:
             raise InputError(f"{where}: the table is empty; write {{2 = 0.6, 8 = 0.7}}")
-        table = {
-            _ranks(ranks, where): self.each.read(each, f"{where}: {ranks}")
-            for ranks, each in value.items()
-        }
-        return dict(sorted(table.items()))
-
-
-@dataclass(frozen=True)
-class MeasureByName:
-    """A quantity that depends on a name: a table, name -> value."""
-
-    each: Measure
-
-    def read(self, value: object, where: str) -> Mapping[str, float]:
-        """Read a table; raises InputError, beginning with `where`, if it is none."""
-        if not isinstance(value, Mapping):
-            raise InputError(f"{where}: {abbreviated(value)} is no table; write {{fa2 = 1.7}}")
-        return {name: self.each.read(each, f"{where}: {name}") for name, each in value.items()}
+        table = super().read(value, where)
+        return dict(sorted((_ranks(ranks, where), each) for ranks, each in table.items()))
 
 
 def _ranks(text: str, where: str) -> int:
@@ -353,9 +347,9 @@ def _catalog() -> tuple[Records, Records]:
 
 
 @cache
-def _measures() -> Mapping[str, Measure | MeasureByRanks | MeasureByName]:
+def _measures() -> Mapping[str, Measure | MeasureByName]:
     """Quantity of each value of a GPU, by the name of its field."""
-    measures: dict[str, Measure | MeasureByRanks | MeasureByName] = {}
+    measures: dict[str, Measure | MeasureByName] = {}
     for name, hint in get_type_hints(Gpu, include_extras=True).items():
         annotated = next(
             (part for part in (hint, *get_args(hint)) if hasattr(part, "__metadata__")), None

@@ -157,7 +157,7 @@ def min_time(forward: Chain, backward: Chain) -> int:
                 )
                 for following in nexts[corner]
             )
-    return max(cost[0, 0], plane.compute_left(0, 0))
+    return max(cost[0, 0], plane.compute)
 
 
 class _Plane:
@@ -222,9 +222,10 @@ class _Plane:
         runs = begun and self._forward.on[across] is Machine.COMPUTE
         return self._compute[across] - (begun if runs else 0) + self._after[level]
 
-    def compute_left(self, across: int, level: int) -> int:
-        """The same at a corner."""
-        return self._compute[across] + self._after[level]
+    @property
+    def compute(self) -> int:
+        """The same at the begin."""
+        return self._compute[0] + self._after[0]
 
 
 def _on_compute(chain: Chain) -> list[int]:

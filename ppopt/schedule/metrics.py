@@ -33,8 +33,6 @@ class Metrics(NamedTuple):
     """Time of compute, optimizer included; an overlapped pair counts once."""
     first_ticks: tuple[int, ...]
     """Start of the first operation."""
-    last_ticks: tuple[int, ...]
-    """End of the last operation."""
     peak_memory_ticks: tuple[int, ...]
     """Peak memory, static memory included."""
     ticks_per_unit: int
@@ -110,7 +108,6 @@ def metrics(schedule: Timetable) -> Metrics:
         device_span_ticks=int((last - first).max()),
         busy_ticks=tuple(np.add.reduceat(duration, heads).tolist()),
         first_ticks=tuple(first.tolist()),
-        last_ticks=tuple(last.tolist()),
         peak_memory_ticks=tuple(peaks),
         ticks_per_unit=schedule.pipeline.ticks.per_unit,
         memory_ticks_per_unit=schedule.pipeline.ticks.memory_per_unit,

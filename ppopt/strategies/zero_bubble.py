@@ -21,12 +21,17 @@ def build(depth: int, pipeline: Pipeline, _: Options) -> Orders:
 
     def order(stage: int) -> Ints:
         warm_up = min(pipeline.batches, depth * (pipeline.num_stages - 1 - stage))
-        forward, backward, weight = (
-            stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
-        )
-        return alternating(forward, backward, warm_up, (weight, depth * stage))
+        return _order(pipeline, stage, warm_up, depth * stage)
 
     return by_stage(pipeline, order)
+
+
+def _order(pipeline: Pipeline, stage: int, warm_up: int, first_weight: int) -> Ints:
+    """Warm-up F, then F, B and W in turn; W begin at a step."""
+    forward, backward, weight = (
+        stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
+    )
+    return alternating(forward, backward, warm_up, (weight, first_weight))
 
 
 for _depth, _memory in ((1, "the memory of 1F1B"), (2, "2p - 1 activations")):
@@ -53,10 +58,6 @@ def build_1p(pipeline: Pipeline, _: Options) -> Orders:
     def order(stage: int) -> Ints:
         batches, last = pipeline.batches, pipeline.num_stages - 1
         warm_up = min(batches, last - stage)
-        forward, backward, weight = (
-            stream(pipeline, kind, stage) for kind in (OpKind.F, OpKind.B, OpKind.W)
-        )
-        first_weight = min(last - warm_up, batches - warm_up)
-        return alternating(forward, backward, warm_up, (weight, first_weight))
+        return _order(pipeline, stage, warm_up, min(last, batches) - warm_up)
 
     return by_stage(pipeline, order)
