@@ -184,7 +184,7 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("decisions", "layer_settings", "modules", "placement", "settings")
+        for name in ("decisions", "layer_settings", "modules", "placement", "setting", "settings")
     ),
     *("ppopt.problem.traits", "ppopt.problem.units"),
     *(f"ppopt.schedule{name}" for name in ("", ".operations", ".origin", ".timetable")),
