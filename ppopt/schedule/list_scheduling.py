@@ -4,8 +4,7 @@ Whenever a device is free, it starts the operation that the rule prefers among t
 at once. This is greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv
 2401.10241, section 3.1): forwards up to a cap, weight passes in the gaps or when memory forces
 them. The rule sets these limits and priorities device by device.
-`ppopt.solver.heuristics.priority_rules` lists good rules, and `ppopt.solver.heuristics.annealing`
-searches over rules with list scheduling as decoder.
+`ppopt.solver.heuristics.priority_rules` lists good rules.
 
 List scheduling does not support slices of microbatches.
 """
@@ -47,8 +46,7 @@ class PriorityRule(NamedTuple):
     """Whether W may delay no F that will arrive: patience then applies to B alone."""
     shallow_first: tuple[bool, ...]
     """Whether, of several stages, the one nearer to the start of its route has priority for F, and
-    the one nearer to the end for B. It has no effect if every device has one stage. It is the
-    last field, so that annealing can leave it out there."""
+    the one nearer to the end for B. It has no effect if every device has one stage."""
 
 
 class RuleStyle(NamedTuple):
@@ -384,8 +382,8 @@ def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search
     """List scheduling of a plain pipeline: `_RuleSimulation` without all else.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and 2.6 times
-    as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0); most of annealing's time
-    is spent here. None if the rule gets stuck.
+    as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0). None if the rule gets
+    stuck.
     """
     devices, total, size = (
         scheduler.device_params,

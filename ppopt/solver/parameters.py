@@ -95,10 +95,8 @@ class PriorityRuleParams(NamedTuple):
 
 
 class PoolParams(NamedTuple):
-    """Schedules and rules from which local search starts."""
+    """Schedules from which local search starts."""
 
-    rules: int = 3
-    """Priority rules kept for annealing."""
     schedules: int = 5
     """Justified schedules kept, of different values."""
     justified_operations: int = 100_000
@@ -109,8 +107,8 @@ class PoolParams(NamedTuple):
     passes: int = 4
     """Largest number of justifications of a schedule that keeps improving."""
     first_steps: tuple[int, int] = (50, 500)
-    """Minimum and maximum number of steps from each start in a first turn of local search or
-    annealing; each turn has twice as many steps as the last."""
+    """Minimum and maximum number of steps from each start in a first turn of local search; each
+    turn has twice as many steps as the last."""
     first_operations: int = 1_000_000
     """Operations to place in these steps, within `first_steps`."""
 
@@ -193,17 +191,6 @@ class LocalSearchParams(NamedTuple):
     stretches: tuple[float, ...] = (0.05, 0.1, 0.2, 0.5, 2, 2, 2, 2)
     """Lengths of the perturbed time interval, as shares of the value."""
     step_seconds: float = 6e-6
-    """Measured seconds of a step per operation: the work that one worker pays."""
-
-
-class AnnealingParams(NamedTuple):
-    """Simulated annealing over priority rules."""
-
-    temperature: float = 0.005
-    """Largest share of the value by which a step may be worse, at the start; it falls to 0."""
-    patiences: tuple[int, ...] = (0, 25, 50, 75, 99)
-    """Values to try for the patience of a rule, in percent of the duration of W."""
-    step_seconds: float = 2e-6
     """Measured seconds of a step per operation: the work that one worker pays."""
 
 
@@ -389,7 +376,6 @@ class RoundParams(NamedTuple):
     effective."""
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
-    annealing: Share = Share(1 / 3)
     dynamic_program: Share = Share(2)
     cyclic: Share = Share(2, 0, max_share=0.1)
     windows: Share = Share(6, repeats=8)
@@ -569,7 +555,6 @@ class SolveParams:
     pool: PoolParams = field(default_factory=PoolParams)
     justification: JustificationParams = field(default_factory=JustificationParams)
     local_search: LocalSearchParams = field(default_factory=LocalSearchParams)
-    annealing: AnnealingParams = field(default_factory=AnnealingParams)
     windows: WindowParams = field(default_factory=WindowParams)
     relaxation: RelaxationParams = field(default_factory=RelaxationParams)
     subset: SubsetParams = field(default_factory=SubsetParams)

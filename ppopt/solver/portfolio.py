@@ -13,7 +13,6 @@ from ppopt.solver.budget import Budget
 from ppopt.solver.exact.dynamic_program import DynamicProgram
 from ppopt.solver.exact.full_model import FullModel, can_prove
 from ppopt.solver.exact.target_feasibility import TargetFeasibility
-from ppopt.solver.heuristics.annealing import RuleAnnealing
 from ppopt.solver.heuristics.construction import Baselines, ListScheduling
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
 from ppopt.solver.heuristics.cyclic_schedules import CyclicSchedules
@@ -34,7 +33,7 @@ NAMES: tuple[str, ...] = tuple(
     method.name
     for method in (
         *(ShortRunUnrolling, ListScheduling, Baselines, DoubleJustification),
-        *(SubsetDP, RelaxationBound, IteratedLocalSearch, RuleAnnealing),
+        *(SubsetDP, RelaxationBound, IteratedLocalSearch),
         *(DynamicProgram, CyclicSchedules, WindowLNS, CriticalSwaps),
         *(FullModel, TargetFeasibility),
     )
@@ -136,7 +135,6 @@ class _Portfolio:
                 run_on_view(view, IteratedLocalSearch(pool, rng, params.local_search)),
                 share.local_search,
             )
-            yield run_on_view(view, RuleAnnealing(pool, rng, params.annealing)), share.annealing
         program = DynamicProgram(self._bounded.problem, params.dynamic_program)
         yield run_on_view(self._bounded, program), share.dynamic_program
 

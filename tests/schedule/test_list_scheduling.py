@@ -5,7 +5,7 @@ from random import Random
 
 import pytest
 
-from ppopt import Objective, Pipeline, verify
+from ppopt import Pipeline, verify
 from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance import Instance
@@ -19,7 +19,6 @@ from ppopt.schedule.list_scheduling import (
     uniform_rule,
 )
 from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
-from ppopt.solver.heuristics.annealing import anneal
 from ppopt.solver.heuristics.priority_rules import priority_rules
 
 
@@ -165,31 +164,3 @@ def test_one_at_a_time_needs_the_least_memory(fixed: dict, *, fused: bool) -> No
         instance = Instance.uniform(pipeline, fused=fused)
         schedule = timing.schedule(pipeline, one_at_a_time(instance))
         assert list(schedule.metrics.peak_memory_ticks) == minimum_memory(instance)
-
-
-def test_local_search_betters_its_start_and_repeats_itself() -> None:
-    pipeline = Pipeline(
-        stages=8, batches=32, forward=10, backward_input=10, weight=14, p2p=2, mem_limit=8
-    )
-    scheduler = ListScheduler(split(pipeline))
-    start = next(priority_rules(split(pipeline)))
-    first = scheduler.build(start)
-    assert first is not None
-    ends = []
-    for _ in range(2):
-        met: list[int] = []
-        value, rule = anneal(
-            scheduler,
-            start,
-            first.makespan,
-            Objective.MAKESPAN,
-            steps=150,
-            rng=Random(5),
-            report=lambda built, met=met: met.append(built.makespan),
-            stop=lambda: False,
-        )
-        repeated = scheduler.build(rule)
-        assert repeated.makespan == value == met[-1] < first.makespan
-        assert met == sorted(met, reverse=True)
-        ends.append((value, rule))
-    assert ends[0] == ends[1]

@@ -30,7 +30,7 @@ class Pool:
         self.constructed: list[tuple[int, bool, Orders]] = []
         """Schedules to justify: value in ticks, whether it is from a priority rule, and orders."""
         self.rules: list[tuple[int, PriorityRule]] = []
-        """Value in ticks and rule; only the best ones after construction."""
+        """Value in ticks and rule."""
         self.schedules: list[ValuedStarts] = []
         """Justified schedules of different values, the best first: value in ticks and starts."""
         self.alternative: ValuedStarts | None = None
@@ -52,8 +52,7 @@ class Pool:
         return max(2, self.params.justified_operations // self.problem.num_operations)
 
     def end_construction(self) -> None:
-        """Keep the best rules and the best constructed schedules."""
-        self.rules = sorted(self.rules)[: self.params.rules]
+        """Keep the best constructed schedules."""
         self.constructed.sort(key=itemgetter(0, 1))
         del self.constructed[self.to_justify :]
 
