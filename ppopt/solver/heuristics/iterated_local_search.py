@@ -15,11 +15,13 @@ from random import Random
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.schedule import timing
 from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.pool import Pool, Starts
 from ppopt.solver.heuristics.repair import repair
+from ppopt.solver.heuristics.window_lns import windows_apply
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.parameters import LocalSearchParams
@@ -39,6 +41,10 @@ class IteratedLocalSearch(Method):
         self._params = params
         self._rng = np.random.default_rng(rng.getrandbits(32))
         self._steps = pool.params.steps(pool.problem.num_operations)
+
+    def supports(self, problem: Problem) -> bool:
+        """Whether windows, which improve schedules more, do not apply."""
+        return Trait.SPAN in problem.traits or not windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
         """Search for a number of steps from each schedule; the next turn has twice as many."""
