@@ -13,6 +13,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil, floor, log10
+from operator import mul
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ppopt.problem import exact, microbatches
@@ -36,6 +37,9 @@ ATTEMPTS = (
 )
 """By how much the grid is finer than the numbers need, and digits of these. All numbers up to 10
 divide 2,520, so that pipelines with other chunks and slices have whole ticks, too."""
+RESERVE = 64
+"""Sums of rounded numbers stay below 2^53 / RESERVE ticks: searches add up the largest costs of all
+layers, and other partitions have larger stages."""
 _LIMIT = "mem_limit"
 _COSTS = frozenset(cost.field for cost in STAGE_COSTS)
 
@@ -89,13 +93,17 @@ def _with_digits(
         fields |= _rounded_fields(pipeline.having(**fields), unit, number)
     own = pipeline.having(**fields, grid=None)
     grid = Grid(*(ticks * spare[unit] for unit, ticks in zip(Unit, Grid.of(own), strict=True)))
+    reserve = [RESERVE if unit in digits else 1 for unit in Unit]
     changes: dict[str, Fraction] = {}
     for (field, before), (_, now) in zip(
         stated_numbers(pipeline), stated_numbers(own), strict=True
     ):
         changes[field] = max(changes.get(field, ZERO), abs(now - before))
-    rounded_by = tuple((field, _upper(change)) for field, change in changes.items() if change)
-    return replace(pipeline, **fields, grid=grid, rounded_by=rounded_by)
+    fields["rounded_by"] = tuple((own, _upper(change)) for own, change in changes.items() if change)
+    largest = replace(pipeline, **fields, grid=Grid(*map(mul, grid, reserve)))
+    if largest.has_offload:
+        _ = largest.without_model()
+    return replace(pipeline, **fields, grid=grid)
 
 
 def _upper(change: Fraction) -> Fraction:

@@ -14,6 +14,7 @@ from ppopt import ConflictError, Model, Pipeline
 from ppopt.formats import schedule_json
 from ppopt.problem import rounding
 from ppopt.problem.costs import MAX_TICKS
+from ppopt.problem.features import compute_alone
 from ppopt.problem.grid import Grid
 from ppopt.studies.plan_space import PlanSpace, fields_of, rounded_once
 from ppopt.verifier import verify
@@ -75,6 +76,27 @@ def test_rounded_input_is_exact(seed: int) -> None:
     assert restored.pipeline == schedule.pipeline
     assert schedule_json.dumps(restored) == text
     assert schedule.pipeline.rounded_by == pipeline.rounded_by
+
+
+@pytest.mark.parametrize("seed", range(1, 12, 2))
+def test_other_partitions_of_rounded_layers_are_exact(seed: int) -> None:
+    pipeline = drawn(seed)
+    pipeline.partitions.refuse_inexact_sums(pipeline.batches)
+    for counts in ((1, 1, 1, 5), (5, 1, 1, 1)):
+        assert pipeline.with_partition(counts).grid == pipeline.grid
+
+
+def test_rounded_microbatches_that_offload_have_a_relaxation() -> None:
+    """Without moves, factors are relative to the smallest: the finest ticks of all."""
+    offload = {"time": "0.300007", "memory": "2.000003"}
+    model = Model([{"forward": "1.234567", "activation": "3.300007", "offload": offload}] * 8)
+    factors = ["1.000003", "0.999983", "1.1", "0.723457"]
+    pipeline = model.pipeline(
+        devices=4, batches=4, device_speed=SPEEDS, mem_limit=40,
+        microbatch_memory=factors, microbatch_times=factors,
+    )  # fmt: skip
+    assert pipeline.rounded_by
+    assert not compute_alone(pipeline).has_offload
 
 
 @pytest.mark.parametrize("seed", range(12))
