@@ -18,16 +18,13 @@ from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import wraps
 from math import inf
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import ParamSpec, TypeVar
 
 from ppopt.interrupts import RECORD, pressed, recorded
 
-if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
-Outcome = TypeVar("Outcome", bound="DataclassInstance")
+Outcome = TypeVar("Outcome", bound="Interruptible")
 
 LOOK = 256
 """Items of a long loop between two checkpoints: milliseconds, even on slow machines."""
@@ -60,6 +57,14 @@ def scope(end: float) -> Iterator[Scope]:
         entered.ended = True
     finally:
         _end.reset(outer)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Interruptible:
+    """Result of a search that Ctrl-C may end."""
+
+    interrupted: bool = False
+    """Whether Ctrl-C ended the search: results may be missing."""
 
 
 def driven(search: Callable[Arguments, Outcome]) -> Callable[Arguments, Outcome]:

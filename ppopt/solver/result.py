@@ -8,6 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
+from ppopt.cancellation import Interruptible
 from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -68,7 +69,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Result(NotebookView):
+class Result(Interruptible, NotebookView):
     """Outcome of `ppopt.solve`.
 
     Raises VerificationError if it is infeasible without a memory limit: a bug of ppopt.
@@ -90,8 +91,6 @@ class Result(NotebookView):
     """Certificate of the same argument, for `ppopt.recheck`."""
     provenance: Provenance
     solve_seconds: float
-    interrupted: bool = False
-    """Whether Ctrl-C ended the search."""
     hint: HintRecord | None = None
     """The hint, as it was used; None if none was given."""
 

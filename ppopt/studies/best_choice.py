@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ppopt.cancellation import driven, part, scope
+from ppopt.cancellation import Interruptible, driven, part, scope
 from ppopt.errors import check_type
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import gap_of
@@ -32,7 +32,7 @@ BOUNDING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class StrategyChoice:
+class StrategyChoice(Interruptible):
     """The best partition and recompute found for a strategy."""
 
     schedule: Schedule
@@ -50,8 +50,6 @@ class StrategyChoice:
     proved: bool
     """Whether the schedule is proved to be the best within the memory limits or, if none was found,
     whether it is proved that there is none."""
-    interrupted: bool = False
-    """Whether Ctrl-C ended the search."""
 
     @property
     def gap(self) -> int | float | None:

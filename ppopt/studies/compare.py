@@ -10,7 +10,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt.cancellation import checkpoint, driven, over, part, scope, shield
+from ppopt.cancellation import Interruptible, checkpoint, driven, over, part, scope, shield
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -73,7 +73,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(NotebookView):
+class Comparison(Interruptible, NotebookView):
     """Result of `ppopt.compare`: rows, searches, and strategies left out."""
 
     rows: tuple[ComparisonRow, ...]
@@ -87,8 +87,6 @@ class Comparison(NotebookView):
     """Schedule that the user runs today; None: none is named, and 1F1B does not apply."""
     runtime: str = DEFAULT_RUNTIME
     """Runtime of the second row of the headline."""
-    interrupted: bool = False
-    """Whether Ctrl-C ended the comparison: strategies and searches may be missing."""
 
     @property
     def optimum(self) -> Result:

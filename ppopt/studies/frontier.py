@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt.cancellation import driven, part, within
+from ppopt.cancellation import Interruptible, driven, part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -72,7 +72,7 @@ class FrontierBaseline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frontier(NotebookView):
+class Frontier(Interruptible, NotebookView):
     """Memory against makespan or device span: the result of `ppopt.frontier`."""
 
     pipeline: Pipeline
@@ -94,8 +94,6 @@ class Frontier(NotebookView):
     """Strategies that do not apply, each with the reason."""
     provenance: Provenance
     solve_seconds: float
-    interrupted: bool = False
-    """Whether Ctrl-C ended the search."""
     placements: tuple[str, ...] = ()
     """Placements that were searched, if there are several."""
 

@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from ppopt.cancellation import Interruptible
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import gap_of, plain, plain_or_none
@@ -111,7 +112,7 @@ class ParallelRow:
 
 
 @dataclass(frozen=True)
-class ParallelPlan:
+class ParallelPlan(Interruptible):
     """Outcome of `ppopt.studies.parallel_plan.plan_parallelism`."""
 
     space: ParallelSpace
@@ -126,8 +127,6 @@ class ParallelPlan:
     """Invalid combinations, each with the reason."""
     provenance: Provenance
     solve_seconds: float
-    interrupted: bool = False
-    """Whether Ctrl-C ended the search."""
     storage: StorageReport | None = None
     """Report on the storage; None if the plan has no storage."""
     least_memory: tuple[Parallelism, FirstRow] | None = None

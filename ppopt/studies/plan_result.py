@@ -9,6 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ppopt.cancellation import Interruptible
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import SEARCH
@@ -231,7 +232,7 @@ class PlanBaseline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan(NotebookView):
+class Plan(Interruptible, NotebookView):
     """Outcome of `ppopt.plan`; times in the user's unit."""
 
     space: PlanSpace
@@ -252,8 +253,6 @@ class Plan(NotebookView):
     for which no time was left."""
     provenance: Provenance
     solve_seconds: float
-    interrupted: bool = False
-    """Whether Ctrl-C ended the search."""
     least_memory: LeastMemory | None = None
     """Least memory for the value of the plan; None without a schedule, if no time was left, and if
     Ctrl-C ended the search before."""

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ppopt import interrupts, processors
-from ppopt.cancellation import driven
+from ppopt.cancellation import Interruptible, driven
 from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
@@ -31,7 +31,7 @@ RETRIES = 1
 
 
 @dataclass(frozen=True)
-class Study(NotebookView):
+class Study(Interruptible, NotebookView):
     """The rows of a sweep, in the order of its grid."""
 
     name: str
@@ -39,8 +39,6 @@ class Study(NotebookView):
     """URL of the storage that holds the rows."""
     rows: tuple[SweepRow, ...]
     grid: Grid
-    interrupted: bool = False
-    """Whether Ctrl-C ended the sweep."""
     not_stored: str | None = None
     """Why the storage could not be written, which ended the sweep; rows it lacks are in `rows`."""
     damaged: tuple[str, ...] = ()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
+from ppopt.cancellation import Interruptible
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.solver.result import Callback, Result
@@ -15,7 +16,7 @@ from ppopt.studies.storage import Storage, StorageError
 
 
 @dataclass(frozen=True)
-class Done:
+class Done(Interruptible):
     """The outcome of a task: figures, or why it failed."""
 
     row: ScheduleFigures | None = None
@@ -25,7 +26,6 @@ class Done:
     """Why there are no figures, in one line."""
     damaged: str | None = None
     """Why the stored result could not be used, in one line."""
-    interrupted: bool = False
     version: str = field(default_factory=version)
     """Version of the process that performed the task."""
 
