@@ -5,17 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 import pytest
 
-from ppopt import Pipeline, VerificationError
+from ppopt import Model, Pipeline, VerificationError
+from ppopt.cancellation import scope
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
+from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices import driver as searching
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions, checked_options
@@ -146,3 +150,34 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     search.hint(best.schedule)
     result = search.run(Effort(0, 1))
     assert result.pipeline.costs.forward == (4, 4) and result.value == best.value
+
+
+@pytest.mark.parametrize("limit", [None, 30])
+@pytest.mark.parametrize(
+    "decisions",
+    [
+        {"partition": SEARCH},
+        {"partition": SEARCH, "recompute": SEARCH},
+        {"recompute": SEARCH, "offload": SEARCH},
+        {"partition": SEARCH, "placement": SEARCH, "recompute": SEARCH},
+        {
+            "partition": SEARCH,
+            "order": SEARCH,
+            "microbatch_times": [1, 2, 1, 3],
+            "microbatch_memory": 1,
+        },
+    ],
+)
+def test_a_late_request_has_a_choice_and_its_proof(
+    decisions: dict[str, Any], limit: int | None
+) -> None:
+    """Neither has a checkpoint: both are there after the end of the scope."""
+    layer: dict[str, Any] = {"forward": 1, "activation": 2, "kept": 1}
+    layer |= {"offload": {"time": 1}} if "offload" in decisions else {}
+    pipeline = Model([layer] * 9).pipeline(devices=3, batches=4, mem_limit=limit, **decisions)
+    proof = None
+    with scope(-inf) as late:
+        choice = choice_of(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+        assert choice is not None
+        proof = choice.proof(SearchedConfigurations(0))
+    assert proof and not late.ended
