@@ -7,7 +7,7 @@ shape: an entry stands for the layers `low` to `high` - 1; a run may be empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -116,6 +116,11 @@ class LayerTable:
         rows[field] = np.minimum(rows[field], allocated)
         rows["recompute_memory"], rows["workspace"] = allocated - rows[field], none
         return rows
+
+    def ticks_of_option(self, costs: Sequence[Fraction]) -> list[int]:
+        """The costs of an option (`ppopt.problem.layer_options`) of a layer or a stage in ticks."""
+        units = (self.per_unit["recompute_time"],) * 2 + (self.per_unit["kept"],) * 4
+        return [int(cost * unit) for cost, unit in zip(costs, units, strict=True)]
 
     def total(self, field: str) -> int:
         """Upper bound on the sum of a cost over all layers, whatever they recompute."""

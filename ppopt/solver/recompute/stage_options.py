@@ -17,7 +17,6 @@ order (`greedy_options`), and a relaxed option between each two of them covers a
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, chain, groupby, pairwise
 from math import prod
@@ -254,7 +253,7 @@ def stage_options(
     }
     of_layers = (costs_of[id(layer)] for layer in layers)
     for (activation, own), equal in groupby(of_layers):
-        ticks = np.array([_in_ticks(option.costs, table) for option in own])
+        ticks = np.array([table.ticks_of_option(option.costs) for option in own])
         run = Run.of(ticks, activation, len([*equal]), at_once=at_once)
         extended = None if run is None or (timed and over()) else front.followed_by(run.costs)
         if run is None or extended is None:
@@ -272,12 +271,6 @@ def stage_options(
         *sums, peak = costs
         options.append(StageOption._make((*sums, whole + peak, *_choices(chosen))))
     return options
-
-
-def _in_ticks(costs: Sequence[Fraction], table: LayerTable) -> list[int]:
-    """The costs of an option of a layer or a stage in ticks."""
-    units = (table.per_unit["recompute_time"],) * 2 + (table.per_unit["kept"],) * 4
-    return [int(cost * unit) for cost, unit in zip(costs, units, strict=True)]
 
 
 def _of_layer(layer: Layer, table: LayerTable, decisions: Decisions) -> list[LayerOption]:
@@ -376,17 +369,12 @@ def _option_of(
     """Option of a stage whose layers have these options."""
     sums = (sum((own.costs[cost] for own in chosen), ZERO) for cost in range(4))
     workspace = max((own.input_workspace for own in chosen), default=ZERO)
-    peak = _peak(layers, chosen, table.recompute_unit)
-    costs = _in_ticks((*sums, workspace, peak), table)
-    return StageOption._make((*costs, *_choices(chosen)))
-
-
-def _peak(layers: Sequence[Layer], chosen: Sequence[LayerOption], unit: RecomputeUnit) -> Fraction:
-    """Largest live memory of a microbatch while BW of a stage runs."""
-    if unit is RecomputeUnit.STAGE:
-        workspace = max((own.backward_workspace for own in chosen), default=ZERO)
-        return activation_of(layers) + workspace
     peak = BackwardPeak()
     for layer, own in zip(layers, chosen, strict=True):
         peak = peak.then(own.retained, layer.activation, own.backward_workspace)
-    return peak.peak
+    largest = peak.peak
+    if table.recompute_unit is RecomputeUnit.STAGE:
+        at_once = max((own.backward_workspace for own in chosen), default=ZERO)
+        largest = activation_of(layers) + at_once
+    costs = table.ticks_of_option((*sums, workspace, largest))
+    return StageOption._make((*costs, *_choices(chosen)))
