@@ -168,16 +168,24 @@ class Costing:
 
     def run(self, run: Run, hidden: int, part: Frozen = Frozen.DECODER) -> DerivedLayer:
         """Equal layers of a part of the model."""
-        frozen, rank = part in self.training.freeze, self.rank
-        return self.layer(
+        costing = self._frozen(part)
+        rank = costing.rank
+        return costing.layer(
             run.name,
-            rank.decoder(run.decoder, hidden, frozen=frozen),
+            rank.decoder(run.decoder, hidden),
             run.count,
             hidden=hidden,
             gradients=_gradients(run.decoder, hidden),
-            flops=self._flops(run.decoder, hidden, frozen) * rank.sequence * rank.sequences,
-            frozen=frozen,
+            flops=costing._flops(run.decoder, hidden) * rank.sequence * rank.sequences,
         )
+
+    def _frozen(self, part: Frozen, *, adapted: bool = True) -> Costing:
+        """The costs of a part of the model, which may be frozen.
+
+        A part that is not `adapted` is, if adapters alone are trained.
+        """
+        frozen = part in self.training.freeze or (bool(self.training.lora) and not adapted)
+        return replace(self, rank=replace(self.rank, frozen=frozen))
 
     def predictions(self, architecture: Architecture) -> list[DerivedLayer]:
         """Modules that predict further tokens, without their logits and losses.
@@ -188,17 +196,16 @@ class Costing:
         """
         hidden, vocabulary = architecture.hidden, architecture.vocabulary
         decoder = architecture.prediction_layer
-        frozen = Frozen.DECODER in self.training.freeze
-        projection_flops = self.matrix_flops(frozen) * 2 * hidden * hidden
-        each = self._flops(decoder, hidden, frozen) + projection_flops
-        module = self.layer(
+        costing = self._frozen(Frozen.DECODER)
+        projection_flops = costing.matrix_flops * 2 * hidden * hidden
+        each = costing._flops(decoder, hidden) + projection_flops
+        module = costing.layer(
             "prediction",
-            self.rank.prediction(decoder, hidden, vocabulary, frozen=frozen),
+            costing.rank.prediction(decoder, hidden, vocabulary),
             role="mtp",
             hidden=hidden,
             gradients=_gradients(decoder, hidden),
             flops=each * self.training.all_tokens,
-            frozen=frozen,
         )
         states = range(2, architecture.predictions + 2)
         return [replace(module, output=round(module.output * number, 3)) for number in states]
@@ -214,20 +221,19 @@ class Costing:
         The matrix that is `tied` to the embedding is stored once on a single stage. The first and
         the last of several stages reduce its gradient together.
         """
-        frozen = Frozen.HEAD in self.training.freeze or bool(self.training.lora)
-        training, rank = self.training, self.rank
+        costing = self._frozen(Frozen.HEAD, adapted=False)
+        training, rank = self.training, costing.rank
         shared = tied and training.devices == 1
-        output = rank.head(hidden, vocabulary, frozen=frozen, shared=shared)
-        further = rank.head(hidden, vocabulary, frozen=frozen, shared=True)
-        flops = self.matrix_flops(frozen) * hidden * vocabulary * training.all_tokens
-        costs = self.layer(
+        output = rank.head(hidden, vocabulary, shared=shared)
+        further = rank.head(hidden, vocabulary, shared=True)
+        flops = costing.matrix_flops * hidden * vocabulary * training.all_tokens
+        costs = costing.layer(
             "head",
             [*output, *further * predictions],
             role="head",
             hidden=hidden,
             logits=vocabulary,
             flops=flops * (1 + predictions),
-            frozen=frozen,
         )
         return self._tied(costs, hidden, vocabulary) if tied else costs
 
@@ -242,9 +248,10 @@ class Costing:
         sync = costs.step.gradient_sync + rounded_seconds(self.scale.communication * reduce)
         return replace(costs, step=costs.step._replace(gradient_sync=round(sync, 3)))
 
-    def matrix_flops(self, frozen: bool) -> int:
+    @property
+    def matrix_flops(self) -> int:
         """FLOPs per token and parameter of a matrix in F and BW: a frozen one has none for W."""
-        return 4 if frozen or self.training.lora else 6
+        return 4 if self.rank.fixed else 6
 
     def embedding(
         self, hidden: int, vocabulary: int, *, reads_source: bool = False
@@ -255,13 +262,13 @@ class Costing:
         begins with the norm of its output.
         """
         training = self.training
-        frozen = Frozen.EMBEDDING in training.freeze or bool(training.lora)
+        costing = self._frozen(Frozen.EMBEDDING, adapted=False)
         shared = reads_source and training.devices == 1
-        parts = [self.rank.embedding(hidden, vocabulary, frozen=frozen, shared=shared)]
+        parts = [costing.rank.embedding(hidden, vocabulary, shared=shared)]
         if reads_source:
-            parts.insert(0, self.rank.source.norm(hidden, frozen=frozen))
+            parts.insert(0, costing.rank.source.norm(hidden))
         name = "decoder embedding" if reads_source else "embedding"
-        costs = self.layer(name, parts, role=EMBEDDING, hidden=hidden, frozen=frozen)
+        costs = costing.layer(name, parts, role=EMBEDDING, hidden=hidden)
         return self._tied(costs, hidden, vocabulary) if reads_source else costs
 
     def _source(self, architecture: Architecture) -> list[DerivedLayer]:
@@ -296,13 +303,12 @@ class Costing:
         training = self.training
         images = training.microbatch * training.images
         costing = replace(self, rank=replace(self.rank, sequence=encoder.patches, sequences=images))
-        frozen = Frozen.ENCODER in training.freeze
-        patches = costing.layer(
+        still = costing._frozen(Frozen.ENCODER)
+        patches = still.layer(
             "patches",
-            [costing.rank.projection([encoder.patch], frozen=frozen)],
+            [still.rank.projection([encoder.patch])],
             hidden=encoder.hidden,
-            flops=self.matrix_flops(frozen) * encoder.patch.parameters * encoder.patches * images,
-            frozen=frozen,
+            flops=still.matrix_flops * encoder.patch.parameters * encoder.patches * images,
         )
         return [
             patches,
@@ -310,7 +316,7 @@ class Costing:
             costing.projections(encoder, hidden),
         ]
 
-    def _flops(self, decoder: Decoder, hidden: int, frozen: bool) -> float:
+    def _flops(self, decoder: Decoder, hidden: int) -> float:
         """FLOPs per token of F and BW that the model needs.
 
         Recomputed attention does not count (PaLM, arXiv 2204.02311, appendix B), nor do adapters.
@@ -319,20 +325,20 @@ class Costing:
         attention = 3 * sum(each.scores(rank.context_of(each)) for each in decoder.attentions)
         pairs = sum(map(pairs_of_source, decoder.attentions))
         beyond = hidden * pairs * (rank.source.sequence / rank.sequence - 1)
-        return self.matrix_flops(frozen) * (decoder.passed(hidden) + beyond) + attention
+        return self.matrix_flops * (decoder.passed(hidden) + beyond) + attention
 
     def projections(self, encoder: Encoder, hidden: int) -> DerivedLayer:
         """The matrices behind an encoder, over the tokens of its images."""
-        frozen = Frozen.ENCODER in self.training.freeze
-        rank = replace(self.rank, sequence=encoder.tokens)
-        parts = [rank.projection(each, frozen=frozen) for each in encoder.projections]
+        costing = replace(self, rank=replace(self.rank, sequence=encoder.tokens))
+        costing = costing._frozen(Frozen.ENCODER)
+        rank = costing.rank
+        parts = [rank.projection(each) for each in encoder.projections]
         parameters = sum(map(parameters_of, encoder.projections))
-        return replace(self, rank=rank).layer(
+        return costing.layer(
             "projection",
             parts,
             hidden=hidden,
-            flops=self.matrix_flops(frozen) * parameters * rank.sequence * rank.sequences,
-            frozen=frozen,
+            flops=costing.matrix_flops * parameters * rank.sequence * rank.sequences,
         )
 
     def layer(
@@ -346,7 +352,6 @@ class Costing:
         gradients: float = 0,
         logits: int = 0,
         flops: float = 0,
-        frozen: bool = False,
     ) -> DerivedLayer:
         """Costs of a layer with some parts.
 
@@ -374,7 +379,7 @@ class Costing:
             stashed=min(mib(handed), activation),
             offload=self._moving(activation) if role in (DECODER, "mtp") else 0,
             step=self.step(parts, total),
-            frozen=frozen,
+            frozen=self.rank.frozen,
             flops=flops,
             parts=tuple(parts),
             modules=self.modules(parts, is_waiting=times.waiting.backward > 0),

@@ -122,42 +122,40 @@ TOKENS = "tokens"
 class Rank(RankProducts):
     """A rank of a training on a GPU: it divides layers into its parts of them."""
 
-    def decoder(self, decoder: Decoder, hidden: int, *, frozen: bool = False) -> list[LayerPart]:
+    def decoder(self, decoder: Decoder, hidden: int) -> list[LayerPart]:
         """Parts of a decoder layer."""
-        blocks = (self._block(block, hidden, frozen=frozen) for block in decoder.blocks)
+        blocks = (self._block(block, hidden) for block in decoder.blocks)
         return [part for parts in blocks for part in parts]
 
-    def _block(self, block: Decoder, hidden: int, *, frozen: bool) -> list[LayerPart]:
+    def _block(self, block: Decoder, hidden: int) -> list[LayerPart]:
         """Parts of an attention and a feed-forward with their norms, or of one of them.
 
         If both read the same normed vectors, only attention stashes them.
         """
         parts = []
         if block.attention:
-            parts.append(self.attention(block.attention, hidden, frozen=frozen))
+            parts.append(self.attention(block.attention, hidden))
         if block.feed_forward:
             read = set(parts[0].inputs) if block.is_parallel else set()
             parts += (
                 replace(part, inputs=tuple(each for each in part.inputs if each not in read))
-                for part in self.feed_forward(block.feed_forward, hidden, frozen=frozen)
+                for part in self.feed_forward(block.feed_forward, hidden)
             )
         added = 1 if block.is_parallel else len(block.attentions + block.feed_forwards)
-        norms = self.norm(hidden, block.norms, stashed=block.norms - added, frozen=frozen)
-        is_read = self.storage().element == ELEMENT and not (frozen or self.training.lora)
+        norms = self.norm(hidden, block.norms, stashed=block.norms - added)
+        is_read = self.storage().element == ELEMENT and not self.fixed
         outputs = added * self.hidden_bytes(hidden) if is_read else 0.0
         modules = (ModuleCosts.of("layernorm", norms, outputs, number=added),)
         return [replace(norms, modules=modules), *parts, self.residual(hidden, added)]
 
-    def norm(
-        self, hidden: int, count: int = 1, *, stashed: int = 0, frozen: bool = False
-    ) -> LayerPart:
+    def norm(self, hidden: int, count: int = 1, *, stashed: int = 0) -> LayerPart:
         """Norms of the vectors of a rank's tokens; their output is the input of matrices.
 
         They stash the inputs of `stashed` of them: the others read the residual stream, whose
         additions stash it.
         """
         size = self.local_tokens * hidden
-        norms = self._pointwise("norm", self._trained(self.style.norm, frozen), size, count)
+        norms = self._pointwise("norm", self._trained(self.style.norm), size, count)
         return norms + LayerPart("", stashed_otherwise=ELEMENT * size * stashed)
 
     def residual(self, hidden: int, number: int = 2) -> LayerPart:
@@ -170,15 +168,15 @@ class Rank(RankProducts):
         mask = Kernel("mask", KernelBound.MEMORY, 0, masks, launches=0)
         return added + LayerPart("", (mask,), (mask,), stashed_otherwise=masks)
 
-    def attention(self, attention: Attention, hidden: int, *, frozen: bool = False) -> LayerPart:
+    def attention(self, attention: Attention, hidden: int) -> LayerPart:
         """Projections and attention; a rank has its share of the heads."""
         tokens, ranks = self.tokens, self.training.tensor
-        products = self._products(attention.matrices(hidden), frozen=frozen)
+        products = self._products(attention.matrices(hidden))
         width = attention.heads * attention.value / ranks
         merge = self._pointwise("layouts of heads", self.style.merge, tokens * width)
         own = self.attention_itself(attention)
         stashed = ELEMENT * tokens * attention.stashed / ranks + self._beyond(attention)
-        positions = self._positions(attention, frozen=frozen)
+        positions = self._positions(attention)
         modules = self._attention_modules(attention, own, products, positions)
         rest = LayerPart("", stashed_otherwise=stashed, modules=modules)
         return summed("attention", [*products, *positions, merge, own, rest])
@@ -216,13 +214,13 @@ class Rank(RankProducts):
         heads = each * attention.heads * (2 * attention.query + attention.value)
         return core, ModuleCosts.of("mla_up_proj", summed("", [*up, *positions]), heads)
 
-    def _positions(self, attention: Attention, *, frozen: bool) -> list[LayerPart]:
+    def _positions(self, attention: Attention) -> list[LayerPart]:
         """Rotary embedding of queries and keys, and their norms.
 
         With a state: the convolution, and the norm of the output with its gate.
         """
         if isinstance(attention, Recurrent):
-            return self._around_state(attention, frozen=frozen)
+            return self._around_state(attention)
         if isinstance(attention, GroupedQueryAttention) and not attention.rotary:
             return []
         each = self.tokens / self.training.tensor
@@ -233,22 +231,22 @@ class Rank(RankProducts):
             for heads in (attention.heads, attention.groups)
         ]
         if isinstance(attention, GroupedQueryAttention) and attention.normed:
-            norm = self._trained(self.style.norm, frozen)
+            norm = self._trained(self.style.norm)
             parts.append(self._pointwise("norm of heads", norm, size * attention.width, 2))
         return parts
 
-    def _around_state(self, attention: Recurrent, *, frozen: bool) -> list[LayerPart]:
+    def _around_state(self, attention: Recurrent) -> list[LayerPart]:
         """The norm with its gate, the convolution, and copies to its layout of tokens, and back.
 
         Megatron-LM stores the tokens of all sequences of a position together, so that several
         sequences are copied (megatron/core/ssm/mamba_mixer.py, d98e8a6).
         """
         each = self.tokens / self.training.tensor
-        gate = self._trained(self.style.gated, frozen)._replace(stashed=0)
+        gate = self._trained(self.style.gated)._replace(stashed=0)
         parts = [self._pointwise("gated norm", gate, each * attention.heads * attention.value)]
         if attention.kernel:
             is_scan = isinstance(attention, StateSpace)
-            convolution = self._trained(CONVOLUTION_AGAIN if is_scan else CONVOLUTION, frozen)
+            convolution = self._trained(CONVOLUTION_AGAIN if is_scan else CONVOLUTION)
             parts.append(self._pointwise("convolution", convolution, each * attention.mixed))
         if self.training.framework == MEGATRON and self.sequences > 1:
             copied = attention.mixed + 2 * attention.heads * attention.value
@@ -351,46 +349,41 @@ class Rank(RankProducts):
             return PerKind((gather,), (gather, reduce), (), (gather, reduce))
         return _exchanged_heads(pairs + size * attention.heads * attention.query, values, group)
 
-    def feed_forward(
-        self, feed_forward: FeedForward | Experts, hidden: int, *, frozen: bool = False
-    ) -> list[LayerPart]:
+    def feed_forward(self, feed_forward: FeedForward | Experts, hidden: int) -> list[LayerPart]:
         """A feed-forward network, or a router with its experts."""
         if isinstance(feed_forward, Experts):
-            return self._experts(feed_forward, hidden, frozen=frozen)
+            return self._experts(feed_forward, hidden)
         matrices = feed_forward.matrices(hidden)
-        network = self._network("mlp", matrices, feed_forward.width, feed_forward.gated, frozen)
+        network = self._network("mlp", matrices, feed_forward.width, feed_forward.gated)
         freed = network.stashed - self.hidden_bytes(hidden)
         return [replace(network, modules=(ModuleCosts.of("mlp", network, freed),))]
 
-    def _network(
-        self, name: str, matrices: Sequence[Matrix], width: int, gated: bool, frozen: bool
-    ) -> LayerPart:
+    def _network(self, name: str, matrices: Sequence[Matrix], width: int, gated: bool) -> LayerPart:
         """A network with its activation function, over all tokens."""
         size = self.tokens * width / self.training.tensor
-        passes = self._trained(self.style.gated if gated else self.style.plain, frozen)
+        passes = self._trained(self.style.gated if gated else self.style.plain)
         stashed = ELEMENT * size * (2 if gated else 1)
         activation = self._pointwise("activation function", passes, size)
-        products = self._products(matrices, frozen=frozen)
+        products = self._products(matrices)
         return summed(name, [*products, activation, LayerPart("", stashed_otherwise=stashed)])
 
-    def _experts(self, experts: Experts, hidden: int, *, frozen: bool) -> list[LayerPart]:
+    def _experts(self, experts: Experts, hidden: int) -> list[LayerPart]:
         training = self.training
         copies = self.local_tokens * experts.chosen * training.imbalance
         ranks, of_expert = training.expert, training.of_expert
         rows, width = copies * of_expert, experts.width / of_expert
         sorts_twice = ranks > 1 and training.dispatcher is Dispatcher.ALL_TO_ALL
         passes = PassTraffic(8, 8, 4, 4) if sorts_twice else PassTraffic(4, 4, 2, 2)
-        router = self._product([experts.router(hidden)], frozen=frozen, adapted=False, in_bf16=True)
+        router = self._product([experts.router(hidden)], adapted=False, in_bf16=True)
         inputs = experts.inputs(hidden)
         permutation = self._pointwise("permutation", passes, copies * inputs)
-        projections = self._products(experts.projections(hidden), frozen=frozen)
+        projections = self._products(experts.projections(hidden))
         local = experts.number / ranks
         matrices = experts.matrices(hidden)
         products = [
-            self._grouped(group, rows, local, of_expert, frozen)
-            for group in product_groups(matrices)
+            self._grouped(group, rows, local, of_expert) for group in product_groups(matrices)
         ]
-        gated = self._trained(self.style.gated if experts.gated else self.style.plain, frozen)
+        gated = self._trained(self.style.gated if experts.gated else self.style.plain)
         activation = self._pointwise("activation function", gated, rows * width)
         added = self._pointwise("biases", EXPERT_BIASES, rows * inputs)
         biases = [added] if experts.bias else []
@@ -406,7 +399,7 @@ class Rank(RankProducts):
             summed("router", [router, *projections, permutation, exchange]),
             replace(computed, between_exchanges=True),
         ]
-        discarded = 0.0 if frozen or training.lora else self.storage().element * rows * width
+        discarded = 0.0 if self.fixed else self.storage().element * rows * width
         modules = [ModuleCosts.of("moe_act", activation, discarded, "moe", offloaded=stashed)]
         if products[0].stashed:
             modules.append(
@@ -414,7 +407,7 @@ class Rank(RankProducts):
             )
         if experts.shared:
             matrices = experts.shared_matrices(hidden)
-            shared = self._network("shared expert", matrices, experts.shared, experts.gated, frozen)
+            shared = self._network("shared expert", matrices, experts.shared, experts.gated)
             own = tuple(tensor for tensor in shared.inputs if tensor not in router.inputs)
             freed = shared.stashed - self.hidden_bytes(hidden)
             modules.append(ModuleCosts.of("shared_experts", shared, freed, "moe"))
@@ -442,9 +435,7 @@ class Rank(RankProducts):
         both = tuple(each for each in (exchange, gather, scatter) if each.group.ranks > 1)
         return PerKind(both, both, (), both)
 
-    def embedding(
-        self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
-    ) -> LayerPart:
+    def embedding(self, hidden: int, vocabulary: int, *, shared: bool = False) -> LayerPart:
         """The table of word vectors: F reads and writes each token's once, W as much.
 
         `shared`: another part of the same device holds the table.
@@ -452,30 +443,28 @@ class Rank(RankProducts):
         training = self.training
         size = ELEMENT * self.tokens * hidden / training.tensor
         lookup = Kernel("lookup", KernelBound.MEMORY, traffic=2 * size)
-        add = () if frozen else (lookup._replace(name="gradient"),)
+        add = () if self.fixed else (lookup._replace(name="gradient"),)
         parameters = hidden * vocabulary / training.tensor
         stored, added = (0.0, parameters) if shared else (parameters, 0.0)
         whole = size * training.tensor
         scatter, gather = self._row_collectives(whole)
-        weight = () if frozen else gather
+        weight = () if self.fixed else gather
         collectives = PerKind(scatter, (), weight, weight)
         return LayerPart(
             "embedding", (lookup,), (), add, collectives,
-            parameters=stored, trained=not frozen, in_bf16=True, shared=added,
+            parameters=stored, trained=not self.fixed, in_bf16=True, shared=added,
         )  # fmt: skip
 
-    def head(
-        self, hidden: int, vocabulary: int, *, frozen: bool = False, shared: bool = False
-    ) -> list[LayerPart]:
+    def head(self, hidden: int, vocabulary: int, *, shared: bool = False) -> list[LayerPart]:
         """The norm, the output matrix in BF16, and the loss.
 
         `shared`: another part of the same device holds the matrix.
         """
         matrix = Matrix("head", hidden, vocabulary, Shard.COLUMNS)
-        product = self._product([matrix], frozen=frozen, adapted=False, in_bf16=True)
+        product = self._product([matrix], adapted=False, in_bf16=True)
         if shared:
             product = replace(product, parameters=0.0, shared=product.parameters)
-        norm = self.norm(hidden, frozen=frozen)
+        norm = self.norm(hidden)
         return [norm, summed("head", [product, self.loss(vocabulary)])]
 
     def loss(self, vocabulary: int) -> LayerPart:
@@ -498,25 +487,22 @@ class Rank(RankProducts):
             "loss", (forward,), (back,), collectives=collectives, stashed_otherwise=stashed
         )
 
-    def prediction(
-        self, decoder: Decoder, hidden: int, vocabulary: int, *, frozen: bool = False
-    ) -> list[LayerPart]:
+    def prediction(self, decoder: Decoder, hidden: int, vocabulary: int) -> list[LayerPart]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
 
         A copy of the embedding, norms and a projection of two vectors, and a decoder layer. Its
         logits and loss are computed by the head.
         """
         matrix = Matrix("projection", 2 * hidden, hidden, Shard.COLUMNS)
-        fixed = frozen or bool(self.training.lora)
-        projection = summed("projection", [self._product([matrix], frozen=frozen)])
-        layer = self.decoder(decoder, hidden, frozen=frozen)
-        embedding = self.embedding(hidden, vocabulary, frozen=fixed)
-        norms = self.norm(hidden, 3, stashed=1, frozen=frozen)
+        projection = summed("projection", [self._product([matrix])])
+        layer = self.decoder(decoder, hidden)
+        embedding = self.embedding(hidden, vocabulary)
+        norms = self.norm(hidden, 3, stashed=1)
         return [embedding, norms, projection, *layer]
 
-    def projection(self, matrices: Sequence[Matrix], *, frozen: bool) -> LayerPart:
+    def projection(self, matrices: Sequence[Matrix]) -> LayerPart:
         """Matrices between an encoder and the layers of words."""
-        return summed("projection", self._products(matrices, frozen=frozen))
+        return summed("projection", self._products(matrices))
 
 
 def _exchanged_heads(before: float, behind: float, group: Group) -> PerKind:

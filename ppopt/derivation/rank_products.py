@@ -39,6 +39,13 @@ class RankProducts:
     """Tokens of a sequence, on all ranks."""
     sequences: int
     """Sequences of a microbatch."""
+    frozen: bool = False
+    """Whether the layers are not trained."""
+
+    @property
+    def fixed(self) -> bool:
+        """Whether matrices are not trained: their layers are frozen, or adapters alone are."""
+        return self.frozen or bool(self.training.lora)
 
     @cached_property
     def style(self) -> Framework:
@@ -74,9 +81,9 @@ class RankProducts:
         """Bytes of the hidden vectors of a rank's tokens."""
         return ELEMENT * self.local_tokens * hidden
 
-    def _trained(self, passes: PassTraffic, frozen: bool) -> PassTraffic:
+    def _trained(self, passes: PassTraffic) -> PassTraffic:
         """The passes of a function with weights: frozen ones have no gradient."""
-        return passes._replace(weight=0) if frozen or self.training.lora else passes
+        return passes._replace(weight=0) if self.fixed else passes
 
     def _row_collectives(
         self, size: float
@@ -91,20 +98,15 @@ class RankProducts:
         gather = Collective("gradient", Pattern.ALL_GATHER, size, training.tensor_group)
         return (reduce,), (gather,)
 
-    def _products(self, matrices: Iterable[Matrix], *, frozen: bool) -> list[LayerPart]:
+    def _products(self, matrices: Iterable[Matrix]) -> list[LayerPart]:
         """Products in order of execution; those of the same inputs run as one."""
         return [
-            (self.source if group[0].reads == SOURCE else self)._product(group, frozen=frozen)
+            (self.source if group[0].reads == SOURCE else self)._product(group)
             for group in product_groups(matrices)
         ]
 
     def _product(
-        self,
-        matrices: Sequence[Matrix],
-        *,
-        frozen: bool,
-        adapted: bool = True,
-        in_bf16: bool = False,
+        self, matrices: Sequence[Matrix], *, adapted: bool = True, in_bf16: bool = False
     ) -> LayerPart:
         """The product of tokens with matrices of the same inputs, that may have adapters."""
         training, first = self.training, matrices[0]
@@ -114,7 +116,7 @@ class RankProducts:
         parameters = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
         kernel = Kernel(name, KernelBound.PRODUCT, 2 * many * parameters, in_bf16=in_bf16)
-        fixed = frozen or bool(training.lora)
+        fixed = self.fixed
         weight = () if fixed else (kernel,)
         collectives = self._tensor_collectives(matrices, many, trained=not fixed)
         if Overlap.TENSOR in training.overlap:
@@ -132,7 +134,7 @@ class RankProducts:
             name, (kernel, *casts), (kernel, *casts_back), weight, collectives,
             inputs=() if fixed else read, parameters=parameters, trained=not fixed, in_bf16=in_bf16,
         )  # fmt: skip
-        if training.lora and adapted and not frozen:
+        if training.lora and adapted and not self.frozen:
             inputs = self._stashed_input(name, first.reads, elements, in_bf16=True)
             part += replace(self._adapters(matrices, many), inputs=inputs)
         return part
@@ -201,14 +203,14 @@ class RankProducts:
         return PerKind(gather, scatter, regather, scatter + regather)
 
     def _grouped(
-        self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int, frozen: bool
+        self, matrices: Sequence[Matrix], rows: float, experts: float, ranks: int
     ) -> LayerPart:
         """The product of rows, each with the matrices of its expert, and of `experts` in all."""
         each = parameters_of(matrices) / ranks
         name = " + ".join(matrix.name for matrix in matrices)
         traffic = ELEMENT * (experts * each + rows * each * (1 / matrices[0].inputs))
         kernel = Kernel(name, KernelBound.GROUPED, 2 * rows * each, traffic)
-        fixed = frozen or bool(self.training.lora)
+        fixed = self.fixed
         weight = () if fixed else (kernel,)
         first = matrices[0]
         elements = rows * first.inputs / (ranks if first.shard is Shard.ROWS else 1)
