@@ -16,7 +16,7 @@ from ortools.sat.python import cp_model
 
 EVENTS = 4_000_000
 """Calls and returns of functions in a second of work, as on a slow processor."""
-SHORT = 1_000_000
+SHORT = 500_000
 """The same where a test lets a search run to its limit: it costs less."""
 
 

@@ -151,7 +151,7 @@ def test_device_spans_are_improved_too() -> None:
     values = []
     for without in ({CriticalSwaps.name}, set()):
         params = SolveParams(without=frozenset(without))
-        with work_clock(SHORT):
+        with work_clock(2 * SHORT):
             result = solve(
                 pipeline, objective="device-span", time_limit=0.4, workers=1, params=params
             )

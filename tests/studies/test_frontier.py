@@ -357,7 +357,7 @@ def test_memory_in_bytes_may_add_up_to_more_than_a_user_may_give() -> None:
 
 def test_the_time_limit_is_kept_and_what_is_open_is_said() -> None:
     seen = []
-    with work_clock(SHORT):
+    with work_clock(2 * SHORT):
         curve = frontier(HARD, time_limit=2, workers=1, progress=seen.append)
     assert not late(curve.solve_seconds, 2)
     assert curve.status is Status.FEASIBLE
