@@ -73,6 +73,9 @@ RETRIES = 1
 MIN_TURN_SHARE = 0.035
 """Minimum share of the time limit for a first search, which needs time to set up.
 Combinations without remaining time in a round wait for the next round."""
+LAST_IMPROVEMENT = 0.75
+"""Share of a search of the last round for improving known schedules, before bounds and further
+partitions. In earlier rounds it is all of the time: the shortest steps decide who continues."""
 LATE_SHARE, GRACE = 0.05, 0.5
 """Share of the time limit, and seconds, after which searches that have not ended are stopped."""
 
@@ -206,6 +209,8 @@ class _ParallelSearch:
         self._end = options.deadline.end
         """Instant of `time.monotonic` at which time is up."""
         self._limit = options.time_limit
+        self._first_improvement = LAST_IMPROVEMENT
+        """See `CombinationTask`."""
         self._stopped = False
         """Whether the engine was asked to stop."""
         if stored is not None:
@@ -263,6 +268,7 @@ class _ParallelSearch:
             slots = self._engine.slots
             last = len(waiting) <= slots
             with part(1.0 if last else ROUND_SHARE):
+                self._first_improvement = LAST_IMPROVEMENT if last else 1.0
                 self._round(waiting, turn)
             turn *= 2
             num_turns = max(slots, int(ROUND_SHARE * seconds_left() * slots / turn))
@@ -396,7 +402,8 @@ class _ParallelSearch:
         key = None if self._stored is None else self._stored.keys[row.parallelism]
         in_process = isinstance(self._engine, DirectEngine)
         return CombinationTask(
-            self._spaces[row.parallelism], row.state, seconds, self.best, self._options, key,
+            self._spaces[row.parallelism], row.state, seconds, self.best,
+            self._first_improvement, self._options, key,
             self._request.progress if in_process else None,
         )  # fmt: skip
 

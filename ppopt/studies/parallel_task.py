@@ -131,6 +131,8 @@ class CombinationTask:
     seconds: float
     known_value: Fraction | None
     """Shortest step of all combinations; None: none is known."""
+    first_improvement: float
+    """Share of the time for improving known schedules before other work; see `PlanSearch`."""
     options: SolveOptions
     """Workers, seed and parameters; the deadline is that of the search."""
     key: str | None = None
@@ -149,14 +151,14 @@ class CombinationTask:
         state = self.state
         return repr((
             version(), self.key, space_text(self.space), state.lower_bound, state.value,
-            state.seconds, self.seconds, self.known_value, self.options,
+            state.seconds, self.seconds, self.known_value, self.first_improvement, self.options,
         ))  # fmt: skip
 
     def perform(self) -> CombinationDone:
         """Search the combination."""
         with shield(), within(self.seconds):
             options = self.options.in_scope(self.tell)
-        batches, plan, first = self.space.batches[0], self.state.plan, self.state.first
+        batches, first = self.space.batches[0], self.state.first
         space = self.space.beginning_with(first[0].configuration) if first else self.space
         try:
             plan = search_plan_space(
@@ -166,8 +168,9 @@ class CombinationTask:
                 options,
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(self.state),
-                evaluates=plan is not None or not self.state.evaluated,
+                evaluates=not self.state.evaluated,
                 usual_known=self.state.evaluated,
+                first_improvement=self.first_improvement,
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))

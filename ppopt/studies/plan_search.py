@@ -69,6 +69,9 @@ class PlanSearch:
         """Time per microbatch that is known to be achievable."""
         self.usual_known = False
         """Whether the search has started from the schedules of usual strategies."""
+        self.first_improvement: float | None = None
+        """Share of the time left for improving known schedules before anything else, in a turn of a
+        plan over the parallelism; None: that of the parameters, after first partitions."""
         self._begun = False
         """Whether the enclosing scopes count: a first search has ended, with or without a
         schedule."""
@@ -155,7 +158,7 @@ class PlanSearch:
             self._begun = True
             self._follow_hints()
             if self.by_clock:
-                self._improve(self._params.first_polishing)
+                self._improve(self.first_improvement or self._params.first_polishing)
             for round_index in count():
                 before = self.lower_bound, self.ceiling
                 self._round(round_index)
@@ -185,7 +188,7 @@ class PlanSearch:
             return
         with self._turn(self._params.first_hints if self.by_clock else 1.0) as num_placements:
             self._search.follow_hints(num_placements if self.by_clock else None)
-            if self.by_clock:
+            if self.by_clock and self.first_improvement is None:
                 self._search.schedule_first(self._params.first_quick * len(self._orders))
         self._quick = self._search.num_quick
 
