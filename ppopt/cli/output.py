@@ -29,7 +29,7 @@ from ppopt.report.frontier import frontier_page
 from ppopt.report.frontier_report import describe_frontier, describe_point_choices
 from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
-from ppopt.report.labels import describe_causes, describe_links, describe_rounding
+from ppopt.report.labels import describe_causes, describe_links, describe_rounding, describe_skipped
 from ppopt.report.module_table import module_table
 from ppopt.report.objects import comparison_object, frontier_object, verification_object
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
@@ -195,18 +195,16 @@ def _describe_comparison(
     yield from explain_routes(report.rows)
     yield from describe_robustness(report)
     if details:
-        yield from (f"skipped {name}: {reason}" for name, reason in report.skipped)
+        yield from describe_skipped(report.skipped)
     else:
-        yield from _describe_skipped(
-            report.skipped, "left out" if interrupted else "not applicable"
-        )
+        yield from _name_skipped(report.skipped, "left out" if interrupted else "not applicable")
     if interrupted:
         yield f"{STOPPED}: baselines or searches may be missing"
     if not details:
         yield "--details adds exact figures, causes of idle time and the memory of every device"
 
 
-def _describe_skipped(skipped: Sequence[tuple[str, str]], text: str) -> Iterator[str]:
+def _name_skipped(skipped: Sequence[tuple[str, str]], text: str) -> Iterator[str]:
     """A line on the strategies that have no row, and one on those for which there was no time."""
     for what, late in ((text, False), (OUT_OF_TIME, True)):
         names = [name for name, reason in skipped if (reason == OUT_OF_TIME) is late]
@@ -236,7 +234,7 @@ def show_frontier(settings: Settings, report: FrontierReport, *, details: bool) 
         yield from describe_point_choices(report)
         yield from _links(frontier.pipeline.link_mode)
         yield from describe_frontier(report)
-        yield from (f"skipped {name}: {reason}" for name, reason in frontier.skipped)
+        yield from describe_skipped(frontier.skipped)
         if frontier.interrupted:
             yield STOPPED
         if frontier.points:

@@ -30,12 +30,7 @@ from itertools import accumulate
 from math import floor, inf
 from typing import Any, NamedTuple
 
-from ppopt.derivation.architecture import (
-    Architecture,
-    Decoder,
-    Encoder,
-    Run,
-)
+from ppopt.derivation.architecture import Architecture, Decoder, Encoder, Run
 from ppopt.derivation.attention import pairs_of_source, parameters_of
 from ppopt.derivation.collectives import Collective, Group, Pattern
 from ppopt.derivation.data_parallel import DataParallel

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from html import escape
 from typing import TYPE_CHECKING
 
@@ -88,6 +88,11 @@ def describe_microbatches(pipeline: Pipeline) -> list[str]:
 def objective_name(objective: str | None) -> str:
     """The objective without a hyphen: `makespan` (also if there is none) or `device span`."""
     return (objective or "makespan").replace("-", " ")
+
+
+def describe_skipped(skipped: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """What was not evaluated, and why, a line each."""
+    return (f"skipped {name}: {reason}" for name, reason in skipped)
 
 
 def describe_causes(idle: Mapping[str, Sequence[float]]) -> str:

@@ -11,6 +11,7 @@ from rich.text import Text
 from ppopt.report.columns import Html, html_table, left, linked
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
+from ppopt.report.labels import describe_skipped
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import plan_object, report_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -131,8 +132,7 @@ def configurations_table(plan: Plan) -> str:
 
 def usage(plan: Plan) -> str:
     """What could not be set up, and how to use the best; folded away."""
-    lines = [*describe_use(plan)]
-    lines += [f"skipped {name}: {reason}" for name, reason in plan.skipped]
+    lines = [*describe_use(plan), *describe_skipped(plan.skipped)]
     if not lines:
         return ""
     text = escape("\n".join(lines))

@@ -11,6 +11,7 @@ from ppopt.formats.figures import limits
 from ppopt.formats.megatron_schedule import COMBINED, STRATEGIES
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.traits import Trait
+from ppopt.report.labels import describe_skipped
 from ppopt.report.numbers import measured, significant, spread
 from ppopt.report.placement_text import describe_placing, short_placement
 from ppopt.report.plan_objects import common_p2p_time, speedup_over, trainer_text
@@ -58,7 +59,7 @@ def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     yield describe_beyond(plan)
     yield describe_no_limit(plan)
     yield from describe_use(plan, files)
-    yield from (f"skipped {name}: {reason}" for name, reason in plan.skipped)
+    yield from describe_skipped(plan.skipped)
 
 
 def status_word(status: RowStatus, searches: int) -> str:
