@@ -32,11 +32,12 @@ if TYPE_CHECKING:
 
 Fields = dict[str, Any]
 ATTEMPTS = (
-    *((2520, digits) for digits in range(15, 6, -1)),
-    *((1, digits) for digits in range(8, 1, -1)),
+    *((2520, quarters) for quarters in range(48, 27, -1)),
+    *((1, quarters) for quarters in range(35, 7, -1)),
 )
-"""By how much the grid is finer than the numbers need, and digits of these. All numbers up to 10
-divide 2,520, so that pipelines with other chunks and slices have whole ticks, too."""
+"""By how much the grid is finer than the numbers need, and quarters of digits: the four kinds of
+numbers that multiply each other lose a digit in turn. All numbers up to 10 divide 2,520, so that
+pipelines with other chunks and slices have whole ticks, too."""
 RESERVE = 64
 """Sums of rounded numbers stay below 2^53 / RESERVE ticks: searches add up the largest costs of all
 layers, and other partitions have larger stages."""
@@ -116,8 +117,9 @@ def _power_of_10(exponent: int) -> Fraction:
     return Fraction(10) ** exponent
 
 
-def _rounded_fields(pipeline: Pipeline, unit: Unit, digits: int) -> Fields:
+def _rounded_fields(pipeline: Pipeline, unit: Unit, quarters: int) -> Fields:
     """The fields on which times, or amounts of memory, depend."""
+    digits, of_divisors, of_factors, of_sizes = ((quarters + 3 - kind) // 4 for kind in range(4))
     model, ways = pipeline.model, ways_of(pipeline.link).values()
     stated = {field: getattr(pipeline, field) for field in _fields(pipeline, unit)}
     layers = () if model is None else model.distinct
@@ -131,10 +133,10 @@ def _rounded_fields(pipeline: Pipeline, unit: Unit, digits: int) -> Fields:
     if model is not None:
         fields["model"] = model.mapped(lambda layer: _rounded_layer(layer, unit, rounding))
     if unit is Unit.TIME:
-        fields["device_speed"] = _reciprocals(pipeline.device_speed, digits)
+        fields["device_speed"] = _reciprocals(pipeline.device_speed, of_divisors)
         if ways:
-            fields |= _by_size(fields["model"], pipeline.link, rounding, digits)
-    return fields | _factors(pipeline, unit, digits)
+            fields |= _by_size(fields["model"], pipeline.link, rounding, of_sizes, of_divisors)
+    return fields | _factors(pipeline, unit, of_factors)
 
 
 def _backwards(fields: Fields) -> list[Any]:
@@ -157,11 +159,13 @@ def _rounded_layer(layer: Layer, unit: Unit, rounding: _Rounding) -> Layer:
     return replace(layer, **changed)
 
 
-def _by_size(model: Layers, link: Link, rounding: _Rounding, digits: int) -> Fields:
+def _by_size(
+    model: Layers, link: Link, rounding: _Rounding, digits: int, of_divisors: int
+) -> Fields:
     """Outputs of layers, and the link on which they move."""
     outputs = _Rounding.of([layer.output for layer in model.distinct], digits)
     ways = [way for way in (link, link.backward) if way is not None]
-    bandwidths = _reciprocals([way.bandwidth for way in ways], digits)
+    bandwidths = _reciprocals([way.bandwidth for way in ways], of_divisors)
     latencies = (rounding.nearest(way.latency) for way in ways)
     first, *back = map(Link, latencies, bandwidths)
     return {
