@@ -34,7 +34,7 @@ COMMANDS = {
 MOMENTS = 2
 AT_ONCE = 2
 """Commands that run at a time; sweeps share a storage, and so run one by one."""
-LONGEST = 1.0
+LONGEST = 0.5
 """Seconds after which the signal comes, at most; later if nothing is known by then."""
 
 
