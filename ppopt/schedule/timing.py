@@ -217,10 +217,7 @@ def schedule(
         )
     prefetch = prefetch or Prefetch.LATE
     net = Network(pipeline, orders, queues, prefetch=prefetch, unshard_ahead=unshard_ahead)
-    end = net.ends(net.duration)
-    if objective is Objective.DEVICE_SPAN:
-        release = [*_min_span_release(net, end), 0]
-        end = net.ends(net.duration, [release[device] for device in net.owner])
+    end = _ends(net, objective)
     times = (end - net.duration)[net.positions], end[net.positions]
     pair = np.full(len(net.ops), ALONE, dtype=np.int64)
     pair[net.second - 1] = pair[net.second] = np.arange(len(net.second))
@@ -230,6 +227,15 @@ def schedule(
     if not pipeline.has_auxiliary_operations:
         return timed
     return delay_until_memory_fits(start_reloads_late(timed) if pipeline.has_offload else timed)
+
+
+def _ends(net: Network, objective: Objective) -> Ints:
+    """End at every position: the earliest, or those of minimum device span."""
+    end = net.ends(net.duration)
+    if objective is Objective.MAKESPAN:
+        return end
+    release = [*_min_span_release(net, end), 0]
+    return net.ends(net.duration, [release[device] for device in net.owner])
 
 
 def retimed(timetable: Schedule, objective: Objective) -> Schedule:
@@ -249,14 +255,25 @@ def exposed(timed: Schedule) -> Fraction | None:
     pipeline, objective = timed.pipeline, timed.objective
     if not pipeline.has_gradient_work:
         return None
-    plain = without_gradient_work(pipeline)
-    queues = queues_of_schedule(replace(timed, pipeline=plain)) if pipeline.has_links else None
-    moves = own_moves(timed) if pipeline.has_offload else None
-    alone = schedule(plain, timed.orders, objective, None, queues, moves)
-    with_work, without_work = (
-        timetable.metrics.value_ticks(objective) for timetable in (timed, alone)
-    )
-    return pipeline.ticks.time(with_work) - plain.ticks.time(without_work)
+    if pipeline.has_links or pipeline.has_offload:
+        plain = without_gradient_work(pipeline)
+        queues = queues_of_schedule(replace(timed, pipeline=plain)) if pipeline.has_links else None
+        moves = own_moves(timed) if pipeline.has_offload else None
+        alone = schedule(plain, timed.orders, objective, None, queues, moves)
+        without_work = alone.metrics.value_ticks(objective)
+    else:
+        without_work = _compute_value(
+            Network(pipeline, timed.orders, compute_alone=True), objective
+        )
+    return pipeline.ticks.time(timed.metrics.value_ticks(objective) - without_work)
+
+
+def _compute_value(net: Network, objective: Objective) -> int:
+    """Objective of compute without other operations, in ticks."""
+    end = _ends(net, objective)
+    if objective is Objective.MAKESPAN:
+        return int(end.max())
+    return int((end[net.starts[1:] - 1] - (end - net.duration)[net.starts[:-1]]).max())
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:

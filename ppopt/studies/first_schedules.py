@@ -8,9 +8,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
+from itertools import chain
+from math import inf
 from operator import methodcaller
 from typing import NamedTuple
 
+from ppopt.cancellation import checkpoint, scope
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -105,11 +108,20 @@ class FirstRows:
         return _best_of_each(self._rows(self._space, FirstSchedules.usual))
 
     def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
-        """`known`, the other placements, as few recomputed layers as fit, and zero bubble."""
-        placements = self._rows(self._further, FirstSchedules.usual)
-        few_layers = self._rows((*self._quick, *self._further), with_few_layers)
-        zero_bubble = self._rows((*self._quick, *self._further), FirstSchedules.zero_bubble)
-        return _best_of_each((*known, *placements, *few_layers, *zero_bubble))
+        """`known`, the other placements, as few recomputed layers as fit, and zero bubble.
+
+        Rows after the end of an enclosing scope are missing.
+        """
+        rows, every = list(known), (*self._quick, *self._further)
+        with scope(inf):
+            for row in chain(
+                self._rows(self._further, FirstSchedules.usual),
+                self._rows(every, with_few_layers),
+                self._rows(every, FirstSchedules.zero_bubble),
+            ):
+                rows.append(row)
+                checkpoint()
+        return _best_of_each(rows)
 
     def _rows(
         self,

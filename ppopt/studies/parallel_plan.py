@@ -287,19 +287,23 @@ class _ParallelSearch:
             self._evaluate(further=True)
 
     def _evaluate(self, *, further: bool) -> None:
-        """Evaluate strategies on every open combination that has no plan."""
+        """Evaluate strategies on every open combination that has no plan.
+
+        Further ones have a time limit, so none of these waits in a process for another one to end.
+        """
         engine = self._engine
         queue = deque(index for index in self._open() if self.rows[index].plan is None)
 
         def submit() -> None:
-            while queue and engine.free > 0:
+            while queue and (engine.busy < engine.slots if further else engine.free > 0):
                 index = queue.popleft()
                 if interrupts.pressed() or (over() and self.best is not None):
                     queue.clear()
                 elif self._is_open(index):
                     row = self.rows[index]
                     space = self._spaces[row.parallelism]
-                    engine.submit(index, FirstTask(space, row.state, further))
+                    seconds = seconds_left() if further else None
+                    engine.submit(index, FirstTask(space, row.state, seconds))
 
         run_tasks(engine, submit, self._take_first, partial(interrupts.pressed, 2))
 

@@ -13,7 +13,7 @@ from fractions import Fraction
 from functools import partial
 from typing import NamedTuple
 
-from ppopt.cancellation import shield, within
+from ppopt.cancellation import over, shield, within
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
@@ -102,24 +102,29 @@ class FirstTask:
     space: PlanSpace
     state: CombinationState
     """State with the rows of earlier evaluations."""
-    further: bool
-    """Whether to evaluate further strategies than those that most trainers run."""
+    seconds: float | None = None
+    """Time limit of the evaluation of further strategies; None: only those that most trainers
+    run."""
     workers = 1
 
     @property
     def identity(self) -> str:
         """Text of everything that the result depends on."""
         known = [row.step for row in self.state.first]
-        return repr((version(), space_text(self.space), known, self.further))
+        return repr((version(), space_text(self.space), known, self.seconds))
 
     def perform(self) -> CombinationDone:
         """Evaluate strategies; the outcome includes the known rows."""
-        rows = FirstRows(self.space)
+        rows, evaluated = FirstRows(self.space), False
         try:
-            first = rows.further(self.state.first) if self.further else rows.quick()
+            if self.seconds is None:
+                first = rows.quick()
+            else:
+                with shield(), within(self.seconds):
+                    first, evaluated = rows.further(self.state.first), not over()
         except VerificationError as error:
             return CombinationDone(failed=one_line(error))
-        return CombinationDone(state=self.state._replace(first=first, evaluated=self.further))
+        return CombinationDone(state=self.state._replace(first=first, evaluated=evaluated))
 
 
 @dataclass(frozen=True)

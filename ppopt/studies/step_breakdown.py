@@ -50,7 +50,8 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
     step = time(schedule.metrics.makespan_ticks)
     durations = np.where(schedule.seconds, 0, schedule.end - schedule.start)
     total = int(durations.sum())
-    busy, hidden = time(total) / devices, time(_alone(schedule) - total)
+    busy = time(total) / devices
+    hidden = time(_alone(schedule) - total) if schedule.seconds.any() else ZERO
     communication = (_communication(schedule, layers) - hidden) / devices
     around = exposed(schedule) or ZERO
     optimizer = min(around, _last_optimizer(schedule))

@@ -99,7 +99,7 @@ def test_a_task_whose_workers_die_has_failed(client: Client) -> None:
     "task",
     [
         SweepTask(SolveJob(PIPELINE, "gpipe")),
-        FirstTask(SPACE, CombinationState(None), further=False),
+        FirstTask(SPACE, CombinationState(None)),
     ],
 )
 def test_a_worker_of_another_version_is_told(

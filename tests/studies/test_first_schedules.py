@@ -26,6 +26,7 @@ from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.parallel_plan import _ParallelSearch, plan_parallelism
 from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
+from ppopt.studies.parallel_task import CombinationState, FirstTask
 from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
@@ -104,6 +105,21 @@ def test_first_rows_of_a_wider_space_are_no_worse(limit: int) -> None:
     for part in map(FirstRows, parts):
         narrow = part.further(part.quick())
         assert not narrow or best.step <= narrow[0].step
+
+
+@pytest.mark.parametrize(("readings", "complete"), [(3, False), (10_000, True)])
+def test_an_evaluation_ends_at_its_time_limit(
+    readings: int, complete: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows so far, and known ones, are its outcome: not all are evaluated."""
+    known = FirstRows(space(30)).quick()
+    every = FirstRows(space(30)).further(known)
+    stepping_clock(monkeypatch, 1.0, readings)
+    task = FirstTask(space(30), CombinationState(None, first=known), seconds=1.0)
+    state = task.perform().state
+    assert state is not None and state.evaluated == complete
+    assert (state.first == every) == complete
+    assert state.first[0].step <= known[0].step
 
 
 def test_over_the_limit_fewer_microbatches_are_in_flight() -> None:

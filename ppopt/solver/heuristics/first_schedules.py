@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import NamedTuple
 
-from ppopt.cancellation import seconds_left
+from ppopt.cancellation import checkpoint, seconds_left
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
@@ -112,6 +112,7 @@ class FirstSchedules(NamedTuple):
             for partitioned in self._partitioned():
                 over: list[Schedule] = []
                 for pipeline in choices_of(partitioned):
+                    checkpoint()
                     placed = strategy.apply(pipeline, options)
                     schedule = own_schedule(strategy, placed, self.objective, options)
                     if schedule.pipeline.layout != self.pipeline.layout:
