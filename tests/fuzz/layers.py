@@ -19,6 +19,7 @@ from ppopt.problem.decisions import SEARCH
 from ppopt.problem.phase_pairs import Chain
 from ppopt.problem.phases import Machine
 from tests.fuzz import pipelines
+from tests.fuzz.category import SkippedError
 from tests.oracles import two_machines
 from tests.oracles.configurations import partitions
 
@@ -373,6 +374,10 @@ def _stages(fields: dict[str, Any], counts: Counts, chosen: Chosen) -> dict[str,
     flags = [layer.get("frozen", False) for layer in fields["model"]]
     frozen = [all(flags[start:end]) for start, end in _cuts(counts)]
     hosts = hosts_of(fields)
+    first = [*frozen, False].index(False)
+    workspaces = zip(columns["backward_workspace"], columns["input_workspace"], frozen, strict=True)
+    if any(whole > at_b for whole, at_b, is_frozen in [*workspaces][first:] if is_frozen):
+        raise SkippedError("a frozen stage in its own costs has no workspace of recompute in BW")
     return {"stages": len(counts), "placement": hosts, "frozen": frozen, **rest, **columns}
 
 
