@@ -57,6 +57,11 @@ def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: Backward
     return problem
 
 
+def can_load_portfolio(seconds: float) -> bool:
+    """Whether the methods that need CP-SAT are imported, or can be in so many seconds."""
+    return _PORTFOLIO in sys.modules or seconds >= _IMPORT_SECONDS
+
+
 def search_from(start: WarmStart, problem: Problem, options: SolveOptions) -> Result:
     """Search from known schedules and a known bound of this problem."""
     return run_search(Search(problem, options), start)
@@ -218,7 +223,7 @@ class Search:
 
     def _improvement(self) -> Turns:
         """Local search, bounds and exact methods, which need CP-SAT; its import takes long."""
-        if _PORTFOLIO not in sys.modules and self.budget.search_left < _IMPORT_SECONDS:
+        if not can_load_portfolio(self.budget.search_left):
             return
         from ppopt.solver import portfolio  # noqa: PLC0415
 

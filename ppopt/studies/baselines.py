@@ -48,7 +48,7 @@ MAX_SECONDS = 2.0
 skipped."""
 MAX_SECONDS_OTHER_PLACEMENT = 0.2
 """Maximum estimated seconds of a strategy with another placement; slower ones are skipped."""
-OVERRUN_FACTOR = 1.05
+OVERRUN_FACTOR = 1.03
 """Maximum time of a search plus the evaluation of strategies, as a factor on the time limit."""
 GRACE = 0.3
 """Seconds in addition to `OVERRUN_FACTOR`, for short time limits."""

@@ -142,12 +142,11 @@ class PlanReports:
 
         The reports on less memory are for the value before, and are left out then.
         """
+        before, more = self._search.ceiling, plan.more_memory
         self._search.start_from(baseline.schedule for baseline in self._baselines.results)
-        better, more = self._search.plan(), plan.more_memory
-        assert better.best is not None and plan.best is not None
-        values = better.best.per_microbatch, plan.best.per_microbatch
-        if values[0] is None or values[1] is None or values[0] >= values[1]:
+        if self._search.ceiling == before:
             return plan
+        better = self._search.plan()
         if more is not None and better.value is not None:
             more = more._replace(value=min(more.value, better.value))
         return replace(better, more_memory=more)

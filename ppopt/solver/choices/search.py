@@ -36,10 +36,13 @@ from ppopt.solver.choices.search_tasks import SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result
+from ppopt.solver.search import can_load_portfolio
 
 METHOD_WORKERS = 2
 """Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
 and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
+IMPORT_SHARE = 0.2
+"""Maximum share of the seconds of an improvement to import its methods."""
 
 
 class Effort(NamedTuple):
@@ -148,12 +151,15 @@ class ConfigurationSearch:
         """Improve the best schedules for about so long; bounds are not raised.
 
         It ends earlier after a slice of the last contender without improvement, and at once if no
-        contender is new and the best one has not changed since.
+        contender is new and the best one has not changed since, or if the import of the methods
+        would take most of the time.
         """
         with scope(inf):
             self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
+        if not can_load_portfolio(IMPORT_SHARE * seconds):
+            return
         driver = self._driver
         race = SuccessiveHalving(
             self._contenders.among(driver.open),
