@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.partition import all_by_rule
@@ -201,6 +202,7 @@ class StrategyConfigurations:
         Offload counts as if it took no time.
         """
         if ends not in self._option_ticks:
+            checkpoint()
             self._option_ticks[ends] = [
                 (option.time, option.resident, option.workspace, option.peak)
                 for option in self._options.of(*divmod(ends, self._layers + 1))

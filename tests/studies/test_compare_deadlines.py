@@ -8,11 +8,13 @@ import pytest
 
 import ppopt
 from ppopt import Model
+from ppopt.cancellation import within
 from ppopt.problem.objective import Objective
+from ppopt.solver.recompute.stage_options import StageOptions
 from ppopt.studies import baselines, compare
 from ppopt.studies.strategy_configurations import StrategyConfigurations
 from ppopt.studies.strategy_search import StrategySearch
-from tests.clock import stepping_clock
+from tests.clock import WorkBetweenReadings, stepping_clock
 
 
 @pytest.mark.parametrize("partition", ["balanced", "search"])
@@ -56,3 +58,25 @@ def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.M
     search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
     assert search.fits
+
+
+def test_a_descent_reads_the_clock_at_every_stage_with_new_options(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With many layers the options of the stages of all neighbours take half a second."""
+    layers = [{"forward": 1, "activation": 2, "recompute": {"activation": 1}, "count": 64}]
+    pipeline = Model(layers).pipeline(
+        devices=4, batches=4, partition="search", recompute="search", mem_limit=100
+    )
+    search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    search.descend(0)
+    clock, of = WorkBetweenReadings(monkeypatch, 20), StageOptions.of
+
+    def counted(options: StageOptions, *ends: int) -> Any:
+        clock.work += 1
+        return of(options, *ends)
+
+    monkeypatch.setattr(StageOptions, "of", counted)
+    with within(1.0):
+        search.descend(1)
+    assert clock.max_work == 1 and clock.readings <= 25
