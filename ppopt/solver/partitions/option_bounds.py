@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ppopt.cancellation import checkpoint
 from ppopt.problem.arrays import Ints
 from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
@@ -153,17 +154,26 @@ def _table(layers: LayerOptions, longest: int, max_points: int) -> tuple[Points,
     return Points(time, saved), 1 + np.count_nonzero(np.diff(time, axis=2), axis=2)
 
 
-def _growing(layers: LayerOptions, low: int, longest: int) -> list[list[Tradeoff]]:
+def _growing(layers: LayerOptions, low: int, longest: int) -> list[tuple[Tradeoff, ...]]:
     """Points of the stages that begin at a layer, by their ends."""
-    rows, points = [], [Tradeoff(0, 0)]
+    rows: list[tuple[Tradeoff, ...]] = []
+    points: tuple[Tradeoff, ...] = (Tradeoff(0, 0),)
     for options in layers[low : low + longest]:
-        added = [
-            Tradeoff(p.time + time, p.saved + saved) for time, saved in options for p in points
-        ]
-        if added:
-            points = merged(undominated(points + added), MAX_CARRIED)
+        points = _with_layer(points, options)
         rows.append(points)
     return rows
+
+
+@lru_cache(maxsize=2048)
+def _with_layer(
+    points: tuple[Tradeoff, ...], options: tuple[tuple[int, int], ...]
+) -> tuple[Tradeoff, ...]:
+    """Points of a stage with one more layer; stages of equal layers share them."""
+    checkpoint()
+    added = [Tradeoff(p.time + time, p.saved + saved) for time, saved in options for p in points]
+    if not added:
+        return points
+    return tuple(merged(undominated([*points, *added]), MAX_CARRIED))
 
 
 def undominated(points: list[Tradeoff]) -> list[Tradeoff]:
@@ -175,7 +185,7 @@ def undominated(points: list[Tradeoff]) -> list[Tradeoff]:
     return front
 
 
-def merged(points: list[Tradeoff], max_points: int) -> list[Tradeoff]:
+def merged(points: Sequence[Tradeoff], max_points: int) -> list[Tradeoff]:
     """Merge points to at most `max_points`, each with the minimum time and the maximum savings.
 
     The first point is never merged: it is the stage without an option.

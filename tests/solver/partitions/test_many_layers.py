@@ -9,12 +9,14 @@ from typing import Any
 import pytest
 
 from ppopt import Model
+from ppopt.cancellation import within
 from ppopt.problem import partition
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions import layer_run_bounds, partition_program
+from ppopt.solver.partitions import layer_run_bounds, option_bounds, partition_program
+from ppopt.solver.partitions.option_bounds import Tradeoff
 from ppopt.solver.partitions.partition_bounds import ResumableBounding, quick_bound
 from ppopt.solver.partitions.partition_program import MAX_GRID, pattern_of
 from ppopt.solver.partitions.space import PartitionSpace, space_of
@@ -103,3 +105,25 @@ def test_a_balanced_partition_takes_work_in_proportion_to_the_layers(
     counts = partition._flattest.__wrapped__(sums, speeds)
     assert sum(counts) == 4000 and len(counts) == 4
     assert totals <= 4 * 4000 * 12
+
+
+def test_options_of_stages_read_the_clock_at_every_layer_and_are_resumed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Twelve layers that differ are in 78 stages; those before the deadline are known after it."""
+    layers = tuple(((index, 5),) for index in range(1, 13))
+    clock, undominated = WorkBetweenReadings(monkeypatch, LOOKS), option_bounds.undominated
+    stages: list[list[Tradeoff]] = []
+
+    def counted_stage(points: list[Tradeoff]) -> list[Tradeoff]:
+        clock.work += 1
+        stages.append(points)
+        return undominated(points)
+
+    monkeypatch.setattr(option_bounds, "undominated", counted_stage)
+    with within(1.0) as limited:
+        option_bounds._table(layers, 12, 4)
+    assert limited.ended and clock.max_work == 1
+    assert LOOKS / 2 < len(stages) < LOOKS
+    option_bounds._table(layers, 12, 4)
+    assert len(stages) == 78
