@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from math import gcd
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -76,29 +77,36 @@ class LayerTable:
         """Maxima over runs: `[kind]`."""
         return RangeMaximum(np.stack([self.amounts[WORKSPACES[kind]] for kind in OpKind]))
 
-    def allocated(self, low: Ints, high: Ints, factor: Fraction = Fraction(1)) -> Ints:
-        """Memory that BW of runs allocates at its start, in ticks / the denominator of the factor.
+    def allocated(self, low: Ints, high: Ints) -> Ints:
+        """Memory that BW of runs allocates at its start, in ticks.
 
-        It is that of `ppopt.problem.backward_memory`, workspace included, for a microbatch with
-        this factor on its memory.
+        It is that of `ppopt.problem.backward_memory`, workspace included.
         """
-        retained = self.sums["kept"] * factor.numerator
+        retained = self.sums["kept"]
         if self.recompute_unit is RecomputeUnit.STAGE:
-            missing = self.sums["activation"] * factor.numerator - retained
-            largest = self._workspaces.over(low, high)[OpKind.BW] * factor.denominator
-            return np.asarray(missing[high] - missing[low] + largest)
-        during = self._during if factor == 1 else self._during_with(factor)
-        return np.asarray(np.maximum(during.over(low, high), retained[high]) - retained[high])
+            missing = self.sums["activation"] - retained
+            return np.asarray(
+                missing[high] - missing[low] + self._workspaces.over(low, high)[OpKind.BW]
+            )
+        return np.asarray(np.maximum(self._during.over(low, high), retained[high]) - retained[high])
 
     @cached_property
     def _during(self) -> RangeMaximum:
-        return self._during_with(Fraction(1))
-
-    def _during_with(self, factor: Fraction) -> RangeMaximum:
         """Live memory while a layer runs in BW, if all layers before it have run F."""
         own = self.sums["kept"][:-1] + self.amounts["activation"]
-        workspace = self.amounts[WORKSPACES[OpKind.BW]]
-        return RangeMaximum(own * factor.numerator + workspace * factor.denominator)
+        return RangeMaximum(own + self.amounts[WORKSPACES[OpKind.BW]])
+
+    def multiplied(self, factor: Fraction) -> tuple[LayerTable, int]:
+        """The memory of a microbatch with this factor, and its ticks in one tick of these layers.
+
+        Numbers stay small: ticks are as coarse as the products permit.
+        """
+        fields = ("kept", "activation")
+        common = gcd(factor.denominator, *(int(np.gcd.reduce(self.amounts[f])) for f in fields))
+        finer, workspace = factor.denominator // common, WORKSPACES[OpKind.BW]
+        amounts = {field: self.amounts[field] // common * factor.numerator for field in fields}
+        amounts[workspace] = self.amounts[workspace] * finer
+        return replace(self, amounts={**self.amounts, **amounts}), finer
 
     def stages(self, low: Ints, high: Ints) -> dict[str, Ints]:
         """Costs of stages of these runs, by field; those of pairs follow from others.

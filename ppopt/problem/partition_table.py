@@ -184,9 +184,8 @@ class PartitionTable:
 
     def allocated(self, counts: Sequence[int], factor: Fraction) -> list[Fraction]:
         """Memory that BW of stages allocates for a microbatch with this factor, in ticks."""
-        high = _ends(counts)
-        amounts = self.layers.allocated(high - counts, high, factor)
-        return [Fraction(amount, factor.denominator) for amount in amounts.tolist()]
+        high, (layers, finer) = _ends(counts), self.layers.multiplied(factor)
+        return [Fraction(ticks, finer) for ticks in layers.allocated(high - counts, high).tolist()]
 
     def delays_of(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...]]:
         """Delays between stages that follow from the sizes of outputs, by field."""

@@ -21,7 +21,7 @@ from ppopt.problem.partition import Counts
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.setting import SettingScope
-from ppopt.problem.settings import SETTINGS
+from ppopt.problem.settings import NAMED, SETTINGS
 from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
@@ -389,7 +389,8 @@ def rounded_once(
     with suppress(NotApplicableError), not_applicable():
         pipeline = model.pipeline(devices=devices, batches=batches, **stated)
         if pipeline.rounded_by:
-            names = (*stated, TIMES, MEMORY, SLICE_TIMES, "rounded_by", "grid")
+            named = (NAMED[name].field if name in NAMED else name for name in stated)
+            names = (*named, TIMES, MEMORY, SLICE_TIMES, "rounded_by", "grid")
             return pipeline.model, chosen | {name: getattr(pipeline, name) for name in names}
     return model, dict(fields)
 

@@ -176,3 +176,21 @@ def test_a_row_whose_sums_are_too_large_is_refused() -> None:
     base = Model([small, large, large]).pipeline(devices=2, batches=2000, partition=[1, 2])
     with pytest.raises(ConflictError, match="memory: too large or too finely divided"):
         base.with_partition((2, 1))
+
+
+def test_large_memory_times_factors_of_many_digits_is_exact() -> None:
+    """Ticks times the numerator of a factor would exceed 64 bits."""
+    core = {"name": "core_attn", "time": 1, "memory": "10.195527"}
+    layer = {
+        "forward": 2,
+        "activation": "330.251303",
+        "modules": [core],
+        "recompute": [core["name"]],
+    }
+    pipeline = Model([layer] * 8).pipeline(
+        devices=4, batches=2, mem_limit=3000, microbatch_memory=["1.420036", "0.09071"]
+    )
+    per_unit = pipeline.ticks.memory_per_unit
+    for factor in pipeline.microbatch_memory:
+        allocated, _ = pipeline.allocated_by_backward(factor, per_unit)
+        assert allocated == tuple(allocated_by_whole_backward(pipeline, factor))

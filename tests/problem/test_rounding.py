@@ -238,3 +238,13 @@ def test_a_plan_is_rounded_once() -> None:
     assert all(pipeline.model.layers == model.layers for pipeline in pipelines)
     assert fields_of(pipelines[0])["rounded_by"] == fields["rounded_by"]
     assert rounded_once(Model([{"forward": 1}] * 8), 4, 8, {}) == (Model([{"forward": 1}] * 8), {})
+
+
+def test_a_plan_of_other_names_is_rounded() -> None:
+    """`p2p_time` and `p2p` are one setting."""
+    layers = [{"forward": "1.234567"}, {"forward": "2.345679"}]
+    factors = ["1.000003", "0.999983", "1.1", "0.723457"]
+    speeds = {"device_speed": SPEEDS[:2], "microbatch_times": factors}
+    _, fields = rounded_once(Model(layers), 2, 4, {"p2p_time": "0.123457", **speeds})
+    assert fields["rounded_by"]
+    assert fields == rounded_once(Model(layers), 2, 4, {"p2p": "0.123457", **speeds})[1]
