@@ -18,7 +18,6 @@ from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 
 from ppopt import interrupts
 from ppopt.cancellation import driven, equal_share, over, part, scope, seconds_left, shield
@@ -305,7 +304,7 @@ class _ParallelSearch:
                     seconds = seconds_left() if further else None
                     engine.submit(index, FirstTask(space, row.state, seconds))
 
-        run_tasks(engine, submit, self._take_first, partial(interrupts.pressed, 2))
+        run_tasks(engine, submit, self._take_first)
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.

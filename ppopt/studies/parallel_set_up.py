@@ -10,10 +10,8 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 from typing import Any, NamedTuple
 
-from ppopt import interrupts
 from ppopt.cancellation import over, shield
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.errors import InputError, NotApplicableError
@@ -201,7 +199,7 @@ class SetUp:
             while waiting and engine.free > 0 and not (self._valid and over()):
                 engine.submit(*waiting.popleft())
 
-        run_tasks(engine, submit, self._take, partial(interrupts.pressed, 2))
+        run_tasks(engine, submit, self._take)
         for task in self._tasks:
             if not (self._valid or task.parallelism in self._skipped):
                 self._add(task, task.perform())

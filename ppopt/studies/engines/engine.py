@@ -93,12 +93,12 @@ def run_tasks(
     engine: Engine,
     submit: Callable[[], None],
     take: Callable[[Sequence[tuple[int, Done]]], None],
-    ends: Callable[[], bool],
+    ends: Callable[[], bool] = lambda: interrupts.pressed(2),
 ) -> None:
     """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
 
-    In the second case searches are asked to end, and their results are processed; a second Ctrl-C
-    does not wait for them.
+    By default `ends` is a second Ctrl-C. Searches are then asked to end, and their results are
+    processed; a second Ctrl-C does not wait for them.
     """
     while not ends():
         submit()
