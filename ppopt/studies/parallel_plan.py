@@ -67,6 +67,8 @@ MIN_SECONDS = 0.5
 """Minimum seconds to start a plan."""
 MIN_PROCESS_SECONDS = 10.0
 """Minimum seconds left to start processes: each takes about a second of a processor to start."""
+MIN_PROCESS_SIZE = 100
+"""Minimum number of combinations that processes set up: this process takes about 10 ms for each."""
 RETRIES = 1
 """Retries of a search whose process dies."""
 MIN_TURN_SHARE = 0.035
@@ -110,7 +112,8 @@ def plan_parallelism(
     with ExitStack() as stack:
         own, searching = engine is None, options
         if engine is None:
-            engine, searching = _own_engine(stack, options, space.size)
+            size = space.size if space.size >= MIN_PROCESS_SIZE else 1
+            engine, searching = _own_engine(stack, options, size)
         with shield() if study is not None else options.scope(), part(DERIVING_SHARE):
             known = SetUp(space, choices, engine)
         combinations, skipped = known.combinations, known.skipped
@@ -125,7 +128,7 @@ def plan_parallelism(
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
             stored = CombinationStorage(storage, study, space, plans, options)
-        if own and engine.slots > len(rows):
+        if own and (engine.slots == 1 or engine.slots > len(rows)):
             engine.close()
             engine, searching = _own_engine(stack, options, len(rows))
         search = _ParallelSearch(

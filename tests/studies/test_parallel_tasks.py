@@ -296,6 +296,25 @@ def test_processes_are_for_several_workers_combinations_and_seconds(
         assert own.workers == (workers if slots == 1 else max(2, workers // slots))
 
 
+@pytest.mark.parametrize("many", [False, True])
+def test_processes_set_up_many_combinations_alone(
+    many: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Few are set up in this process before processes would have started."""
+    numbers: list[int] = []
+
+    def own_engine(
+        _: ExitStack, options: SolveOptions, number: int
+    ) -> tuple[DirectEngine, SolveOptions]:
+        numbers.append(number)
+        return DirectEngine(), options
+
+    monkeypatch.setattr(parallel_plan, "_own_engine", own_engine)
+    monkeypatch.setattr(parallel_plan, "MIN_PROCESS_SIZE", space().size + (not many))
+    plan = planned()
+    assert numbers == [space().size if many else 1, len(plan.rows)]
+
+
 def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
     """The search of the combination may succeed."""
 
