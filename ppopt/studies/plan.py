@@ -8,7 +8,7 @@ best schedule of all candidates (`plan_search`); reports query it afterwards (`p
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import ceil
@@ -20,6 +20,7 @@ from ppopt.formats.config import missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
+from ppopt.problem.field_values import whole
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.problem.placement import explicit, name_and_chunks
@@ -145,7 +146,7 @@ def _space(
         )
     if strategies is None:
         strategies = default_strategies(runtime, training_of(fields))
-    batches = _listed(batches)
+    batches = tuple(whole(number, "batches") for number in _listed(batches))
     fields = fields if mem_limit is None else {**fields, "mem_limit": mem_limit}
     model, fields = rounded_once(model, devices, max(batches, default=1), fields)
     limit = _limit(model, devices, batches, fields.pop("mem_limit", None), fields)
@@ -233,7 +234,7 @@ def _listed(value: Any) -> tuple[Any, ...]:
     """Convert a value, a list, or text with commas (`linear,v`) to a tuple."""
     if isinstance(value, str):
         return tuple(entry.strip() for entry in value.split(","))
-    return (value,) if isinstance(value, int) else tuple(value)
+    return tuple(value) if isinstance(value, Iterable) else (value,)
 
 
 def _placements(entries: tuple[Any, ...], chunks: Any) -> tuple[tuple[str, ...], tuple[int, ...]]:

@@ -172,6 +172,12 @@ def test_a_model_that_megatron_takes_in_no_partition_is_not_infeasible() -> None
     assert 5 < refused < 55
 
 
+@pytest.mark.parametrize("batches", [4.5, "4", [4, "9"], [True]])
+def test_batches_are_whole_numbers(batches: Any) -> None:
+    with pytest.raises(ppopt.InputError, match=r"batches: .* is not a whole number"):
+        ppopt.plan(Model([{"forward": 1, "count": 4}]), devices=2, batches=batches, time_limit=1)
+
+
 @pytest.mark.parametrize("fields", [{}, {"mem_limit": 100}])
 @pytest.mark.parametrize(
     ("layers", "message"),
