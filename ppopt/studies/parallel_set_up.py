@@ -185,7 +185,11 @@ class SetUp:
         self._tasks = [SetUpTask(space, choices, each) for each in every]
         self._valid: dict[Parallelism, Combination] = {}
         self._skipped: dict[Parallelism, str] = {}
+        self._wrong: dict[Parallelism, str] = {}
+        """Why the input is wrong, by the combinations that say so."""
         self._run(engine)
+        for each in filter(self._wrong.get, every):
+            raise InputError(self._wrong[each])
         self.combinations = {each: self._valid[each] for each in every if each in self._valid}
         """Valid combinations, in the order of the space."""
         left_out = (each for each in every if each not in self._valid)
@@ -196,13 +200,18 @@ class SetUp:
         waiting = deque(enumerate(self._tasks))
 
         def submit() -> None:
-            while waiting and engine.free > 0 and not (self._valid and over()):
+            while waiting and engine.free > 0 and not self._ends:
                 engine.submit(*waiting.popleft())
 
         run_tasks(engine, submit, self._take)
         for task in self._tasks:
-            if not (self._valid or task.parallelism in self._skipped):
+            if not (self._valid or self._wrong or task.parallelism in self._skipped):
                 self._add(task, task.perform())
+
+    @property
+    def _ends(self) -> bool:
+        """Whether no further combination is set up."""
+        return bool(self._wrong or (self._valid and over()))
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of tasks; those that failed are performed in this process."""
@@ -212,8 +221,8 @@ class SetUp:
 
     def _add(self, task: SetUpTask, done: SetUpDone) -> None:
         if done.failed is not None:
-            raise InputError(done.failed)
-        if done.combination is not None:
+            self._wrong[task.parallelism] = done.failed
+        elif done.combination is not None:
             self._valid[task.parallelism] = done.combination
         else:
             self._skipped[task.parallelism] = done.skipped or ""
