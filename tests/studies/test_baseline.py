@@ -318,7 +318,7 @@ TRIAL = Model(
 @pytest.mark.slow
 def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
     pipeline = TRIAL.pipeline(devices=8, batches=32, chunks=2, partition="search", mem_limit=80)
-    with work_clock(SHORT):
+    with work_clock(2 * SHORT):
         result = ppopt.solve(pipeline, workers=1, time_limit=4)
         result = replace(result, provenance=replace(result.provenance, time_limit=20))
         assert result.schedule is not None
@@ -328,7 +328,7 @@ def test_of_a_searched_partition_every_strategy_has_its_own() -> None:
         for partition in ("balanced", result.schedule.pipeline.counts)
         for schedule in [ppopt.evaluate(replace(pipeline, partition=partition), "interleaved-zb")]
     ]
-    with work_clock(SHORT):
+    with work_clock(2 * SHORT):
         best = ppopt.best_choice(pipeline, "interleaved-zb", time_limit=4)
     assert values[0] < values[1]
     assert reference is not None
