@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 from dataclasses import replace
 from functools import cached_property
+from importlib import import_module
 
 from ppopt import interrupts
 from ppopt.cancellation import within
@@ -60,6 +61,12 @@ def problem_of(pipeline: Pipeline, objective: Objective, backward_kind: Backward
 def can_load_portfolio(seconds: float) -> bool:
     """Whether the methods that need CP-SAT are imported, or can be in so many seconds."""
     return _PORTFOLIO in sys.modules or seconds >= _IMPORT_SECONDS
+
+
+def load_portfolio(seconds: float) -> None:
+    """Import the methods that need CP-SAT, if so many seconds suffice."""
+    if can_load_portfolio(seconds):
+        import_module(_PORTFOLIO)
 
 
 def search_from(start: WarmStart, problem: Problem, options: SolveOptions) -> Result:

@@ -26,7 +26,7 @@ from ppopt.formats.fields import within
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import min_known
 from ppopt.solver.child_process import interpreter
-from ppopt.solver.choices.search_processes import MAX_PROCESSES, MIN_WORKERS
+from ppopt.solver.choices.search_processes import MAX_PROCESSES
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Status
@@ -160,7 +160,7 @@ def _own_engine(
     if slots < 2 or seconds_to_go < MIN_PROCESS_SECONDS or interpreter() is None:
         return DirectEngine(), options
     engine = stack.enter_context(closing(LocalEngine(slots, RETRIES)))
-    return engine, replace(options, workers=max(MIN_WORKERS, options.workers // slots))
+    return engine, replace(options, workers=options.workers // slots)
 
 
 def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow] | None:

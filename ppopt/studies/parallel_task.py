@@ -23,6 +23,7 @@ from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Callback, Status
+from ppopt.solver.search import load_portfolio
 from ppopt.studies import outcome, plan_record
 from ppopt.studies.first_schedules import FirstRow, FirstRows
 from ppopt.studies.outcome import PLAN, fraction
@@ -44,6 +45,10 @@ from ppopt.studies.records import (
 from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage, StorageError
 from ppopt.studies.task import Done
+
+IMPORT_SHARE = 0.5
+"""Maximum share of the seconds of a search to import its methods, once in a process. Without them a
+first search improves nothing."""
 
 
 class CombinationState(NamedTuple):
@@ -163,6 +168,7 @@ class CombinationTask:
         """Search the combination."""
         with shield(), within(self.seconds):
             options = self.options.in_scope(self.tell)
+        load_portfolio(IMPORT_SHARE * self.seconds)
         batches, first = self.space.batches[0], self.state.first
         space = self.space.beginning_with(first[0].configuration) if first else self.space
         try:

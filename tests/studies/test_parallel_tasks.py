@@ -293,7 +293,7 @@ def test_processes_are_for_several_workers_combinations_and_seconds(
         options = SolveOptions(Deadline.after(seconds), workers, time_limit=seconds)
         engine, own = _own_engine(stack, options, rows)
         assert engine.slots == slots
-        assert own.workers == (workers if slots == 1 else max(2, workers // slots))
+        assert own.workers == workers // slots
 
 
 @pytest.mark.parametrize("many", [False, True])
