@@ -116,32 +116,24 @@ def plan_parallelism(
             engine, searching = _own_engine(stack, options, size)
         with shield() if study is not None else options.scope(), part(DERIVING_SHARE):
             known = SetUp(space, choices, engine)
-        combinations, skipped = known.combinations, known.skipped
-        if not combinations:
-            raise InputError(f"no parallelism is left: {next(iter(skipped.values()))}")
-        rows = [
-            ParallelRow(each, combination.model, CombinationState(combination.lower_bound))
-            for each, combination in combinations.items()
-        ]
-        plans = {each: combination.space for each, combination in combinations.items()}
+        if not known.combinations:
+            raise InputError(f"no parallelism is left: {next(iter(known.skipped.values()))}")
         stored = None
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
-            stored = CombinationStorage(storage, study, space, plans, options)
-        if own and (engine.slots == 1 or engine.slots > len(rows)):
+            stored = CombinationStorage(storage, study, space, known.spaces, options)
+        if own and (engine.slots == 1 or engine.slots > len(known.combinations)):
             engine.close()
-            engine, searching = _own_engine(stack, options, len(rows))
-        search = _ParallelSearch(
-            rows, plans, searching, engine, stored, is_bounded=known.is_complete
-        )
+            engine, searching = _own_engine(stack, options, len(known.combinations))
+        search = _ParallelSearch(known, searching, engine, stored)
         search.run()
     best, lower_bound = search.best, search.lower_bound
     rows = sorted(search.rows, key=lambda row: row.sort_key)
-    least_memory = None if best is not None else _least_memory(plans)
+    least_memory = None if best is not None else _least_memory(known.spaces)
     best_planned = next(index for index, row in enumerate(rows) if row.plan is not None)
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
-        space, Status.of(best, lower_bound), tuple(rows), lower_bound, skipped,
+        space, Status.of(best, lower_bound), tuple(rows), lower_bound, known.skipped,
         searching.provenance, options.spent, storage=None if stored is None else stored.report,
         least_memory=least_memory,
     )  # fmt: skip
@@ -195,18 +187,17 @@ class _ParallelSearch:
 
     def __init__(
         self,
-        rows: Sequence[ParallelRow],
-        spaces: Mapping[Parallelism, PlanSpace],
+        known: SetUp,
         options: SolveOptions,
         engine: Engine,
         stored: CombinationStorage | None,
-        *,
-        is_bounded: bool,
     ) -> None:
-        """`is_bounded`: whether every combination has a bound: none was skipped late."""
-        self.rows = list(rows)
-        self._spaces, self._engine, self._stored = spaces, engine, stored
-        self._is_bounded = is_bounded
+        self.rows = [
+            ParallelRow(each, combination.model, CombinationState(combination.lower_bound))
+            for each, combination in known.combinations.items()
+        ]
+        self._spaces, self._engine, self._stored = known.spaces, engine, stored
+        self._is_bounded = known.is_complete
         self._request, self._options = options, options.detached
         self._end = options.deadline.end
         """Instant of `time.monotonic` at which time is up."""

@@ -228,6 +228,11 @@ class SetUp:
             self._skipped[task.parallelism] = done.skipped or ""
 
     @property
+    def spaces(self) -> dict[Parallelism, PlanSpace]:
+        """Plan spaces of the valid combinations."""
+        return {each: combination.space for each, combination in self.combinations.items()}
+
+    @property
     def is_complete(self) -> bool:
         """Whether those that are left out are invalid: time sufficed for all."""
         return OUT_OF_TIME not in self.skipped.values()
