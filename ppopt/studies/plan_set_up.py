@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cached_property
 
-from ppopt.cancellation import shield
+from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
@@ -28,7 +28,6 @@ from ppopt.studies.plan_space import (
     PlanConfiguration,
     PlanSpace,
     partitions_on,
-    set_up_each,
 )
 from ppopt.studies.quick_bound import minimum_work
 from ppopt.studies.strategy_search import StrategySearch
@@ -48,7 +47,7 @@ class PlanSetUp:
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
-        candidates, left_out = set_up_each(space, self._candidate)
+        candidates, left_out = self._set_up()
         if not candidates:
             raise InputError(next(iter(left_out.values())))
         self.first_schedule: Schedule | None = None
@@ -90,6 +89,25 @@ class PlanSetUp:
                     candidates[configuration] = candidate
                     self.first_schedule = row.schedule
                     return
+
+    def _set_up(
+        self,
+    ) -> tuple[dict[PlanConfiguration, PlanCandidate], dict[PlanConfiguration, str]]:
+        """Candidates of the configurations, and those that are left out, each with the reason.
+
+        Left out are invalid ones and, after the first valid one, those after the end of a scope.
+        """
+        candidates: dict[PlanConfiguration, PlanCandidate] = {}
+        left_out: dict[PlanConfiguration, str] = {}
+        for configuration in self.space:
+            if candidates and over():
+                left_out[configuration] = OUT_OF_TIME
+                continue
+            try:
+                candidates[configuration] = self._candidate(configuration)
+            except NotApplicableError as error:
+                left_out[configuration] = str(error)
+        return candidates, left_out
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration; raises NotApplicableError if it cannot be searched."""

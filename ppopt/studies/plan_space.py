@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm
 from typing import Any, NamedTuple, TypeVar
 
-from ppopt.cancellation import over
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
 from ppopt.problem.decisions import SEARCH, SEARCH_SET, Decisions
@@ -26,11 +25,9 @@ from ppopt.problem.training_sizes import TrainingSizes, read_training
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options, canonical_name, resolve
-from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.current_schedule import current_schedule
 from ppopt.studies.headline import RUNTIME_NAMES
 
-Key = TypeVar("Key")
 Item = TypeVar("Item")
 PLACEMENTS = ("linear", "interleaved", "v")
 """Placements of a plan by default."""
@@ -322,27 +319,6 @@ def partitions_on(runtime: str, pipeline: Pipeline) -> Callable[[Counts], bool] 
     Raises NotApplicableError if it supports none.
     """
     return trainer_partition.megatron_partitions(pipeline) if runtime == "megatron" else None
-
-
-def set_up_each(
-    keys: Iterable[Key], make: Callable[[Key], Item]
-) -> tuple[dict[Key, Item], dict[Key, str]]:
-    """Call `make` for every key; returns the results, and the skipped keys with the reasons.
-
-    `make` has no checkpoints. Skipped are keys that do not apply and, after the first result, those
-    after the end of a scope.
-    """
-    results: dict[Key, Item] = {}
-    left_out: dict[Key, str] = {}
-    for key in keys:
-        if results and over():
-            left_out[key] = OUT_OF_TIME
-            continue
-        try:
-            results[key] = make(key)
-        except NotApplicableError as error:
-            left_out[key] = str(error)
-    return results, left_out
 
 
 def training_of(fields: Mapping[str, Any]) -> TrainingSizes | None:
