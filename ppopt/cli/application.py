@@ -10,14 +10,14 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Annotated, Any, NoReturn, TypeVar
+from typing import Annotated, Any, NoReturn
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ppopt import interrupts
 from ppopt.cli import streams
-from ppopt.cli.options import Extended, Function, with_options
+from ppopt.cli.options import Function, OptionGroup, with_options
 from ppopt.errors import ALSO, InputError, NotApplicableError, RunError, VerificationError
 from ppopt.problem.layer_settings import LAYER_SETTINGS
 from ppopt.problem.setting import Heading, Setting
@@ -65,8 +65,8 @@ class _BuiltOnUse(Mapping[str, Any]):
     """The registered commands by name, each built when it is asked for: that takes a while."""
 
     def __init__(self) -> None:
-        self.functions: dict[str, tuple[Function | Extended, Mapping[str, Any]]] = {}
-        """Commands with their options."""
+        self.functions: dict[str, tuple[Function, Mapping[str, Any], Sequence[OptionGroup]]] = {}
+        """Commands with their options, and with groups of options."""
         self._built: dict[str, Any] = {}
 
     def __getitem__(self, name: str) -> Any:
@@ -327,17 +327,14 @@ def _root(
         print(context.get_help())
 
 
-Registered = TypeVar("Registered", bound=Function | Extended)
-
-
-def command(**options: Any) -> Callable[[Registered], Registered]:
+def command(*groups: OptionGroup, **options: Any) -> Callable[[Function], Function]:
     """Register a function as the command of its name (a final underscore dropped).
 
-    `options` are those of its parameters, by name.
+    `options` are those of its parameters, by name; a group has the options of one parameter.
     """
 
-    def register(function: Registered) -> Registered:
-        _COMMANDS.functions[function.__name__.rstrip("_")] = function, options
+    def register(function: Function) -> Function:
+        _COMMANDS.functions[function.__name__.rstrip("_")] = function, options, groups
         return function
 
     return register

@@ -17,7 +17,7 @@ from ppopt import interrupts
 from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_INFEASIBLE, EXIT_UNKNOWN, command
 from ppopt.cli.current import CURRENT, read_current, read_order_file
 from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, names, one_of, option
-from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, with_settings_but
+from ppopt.cli.settings import OF_STRATEGIES, Settings, note_equal_chunks, settings_but
 from ppopt.errors import InputError
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.setting import Heading
@@ -44,6 +44,7 @@ def _strategy_names(incomplete: str) -> list[str]:
 
 
 @command(
+    settings_but(*OF_STRATEGIES),
     hint=option(
         "FILE",
         "Start from this schedule, .json or PyTorch's .csv, and report the improvement. If no "
@@ -57,7 +58,6 @@ def _strategy_names(incomplete: str) -> list[str]:
     ),
     without=option("METHOD", "", hidden=True),
 )
-@with_settings_but(*OF_STRATEGIES)
 def solve(
     settings: Settings,
     *,
@@ -133,26 +133,26 @@ def _stored(
 
 
 @command(
+    settings_but(
+        "workers",
+        time_limit="seconds of a search of partition, recompute or offload (default: 30)",
+        placement="placement of the strategy; with one stage per device also a list with the "
+        "device of every stage (default: that of the strategy)",
+        partition="layers of each stage: balanced (the slowest stage is as fast as possible), "
+        "even, search (the best found for the strategy), a list of counts, or a layout of "
+        "Megatron-LM such as Et*3|(tt|)*2tL (default: balanced)",
+        recompute="which layers of the model recompute: none, full (every decoder and mtp layer), "
+        "or search (the best found for the strategy) (default: set per layer in the file)",
+        offload="which layers of the model move their activation to the host between F and the "
+        "backward: none, all that have an `offload_time`, or search (the best found for the "
+        "strategy) (default: set per layer in the file)",
+    ),
     strategy=argument(
         "STRATEGY",
         "Name of the strategy; `ppopt strategies` lists them.",
         autocompletion=_strategy_names,
     ),
     details=DETAILS_WITHOUT_PROOF,
-)
-@with_settings_but(
-    "workers",
-    time_limit="seconds of a search of partition, recompute or offload (default: 30)",
-    placement="placement of the strategy; with one stage per device also a list with the device of "
-    "every stage (default: that of the strategy)",
-    partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, "
-    "search (the best found for the strategy), a list of counts, or a layout of Megatron-LM such "
-    "as Et*3|(tt|)*2tL (default: balanced)",
-    recompute="which layers of the model recompute: none, full (every decoder and mtp layer), or "
-    "search (the best found for the strategy) (default: set per layer in the file)",
-    offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, all that have an `offload_time`, or search (the best found for the strategy) "
-    "(default: set per layer in the file)",
 )
 def eval_(
     settings: Settings, *, strategy: str, jitter: str | None = None, details: bool = False
@@ -214,6 +214,7 @@ def eval_(
 
 
 @command(
+    settings_but(time_limit=_IN_ALL, output=_OUTPUT),
     placement=option(
         "LIST",
         "Placements whose best schedule is searched (default: linear): linear, interleaved, v, "
@@ -232,7 +233,6 @@ def eval_(
         Heading.OUTPUT,
     ),
 )
-@with_settings_but(time_limit=_IN_ALL, output=_OUTPUT)
 def compare(
     settings: Settings,
     *,
@@ -277,9 +277,11 @@ def compare(
     return code or exit_code(comparison.status)
 
 
-@command(details=flag("Print exact figures.", Heading.OUTPUT))
-@with_settings_but(
-    time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
+@command(
+    settings_but(
+        time_limit=_IN_ALL, output="file to write: page (.html) or data (.json); may be repeated"
+    ),
+    details=flag("Print exact figures.", Heading.OUTPUT),
 )
 def frontier(settings: Settings, *, within: str | None = None, details: bool = False) -> int:
     """Show how much faster a step gets with more memory.

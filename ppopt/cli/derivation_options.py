@@ -1,22 +1,21 @@
 """Options that derive a model from a config.json, declared once: `init --from` and `plan --from`.
 
-A command that is decorated by `with_derivation_options` has all options of its own table and
-receives those that were given as one mapping, `derivation`, by their names with `_`.
+A command with `DerivationGroup` has all options of its own table, and receives those that were
+given as one mapping, `derivation`, by their names with `_`.
 """
 
 from __future__ import annotations
 
-import inspect
 import re
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from inspect import Parameter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 from ppopt.cli.engines import STORAGE
-from ppopt.cli.options import Extended, Function, option, optional, with_parameters
+from ppopt.cli.options import option, optional
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import share, whole
@@ -332,27 +331,28 @@ Derivation = Mapping[str, Any]
 """The options that are given, by their names; values as `DerivationOption.value` reads them."""
 
 
-def with_derivation_options(command: str) -> Callable[[Function], Extended]:
-    """Give a command the options of its table in place of its parameter `derivation`."""
-    options = [option for option in OPTIONS if command in option.commands]
+class DerivationGroup(NamedTuple):
+    """The options of a command's table, which it receives as a `Derivation`."""
 
-    def extend(function: Function) -> Function:
-        def run(**values: Any) -> int:
-            texts = {option: values.pop(_PREFIX + option.name) for option in options}
-            derivation = {
-                option.name: option.value(command, text)
-                for option, text in texts.items()
-                if text is not None and text is not False
-            }
-            return function(derivation=derivation, **values)
+    command: str
+    name: str = "derivation"
 
-        own = inspect.signature(function, eval_str=True).parameters
-        own_items = [item for name, item in own.items() if name != "derivation"]
-        return with_parameters(
-            run, [*own_items, *(option.parameter(command) for option in options)]
-        )
+    @property
+    def _options(self) -> dict[str, DerivationOption]:
+        """Options by the names of their parameters."""
+        return {_PREFIX + each.name: each for each in OPTIONS if self.command in each.commands}
 
-    return lambda function: Extended(function, extend)
+    def parameters(self, _: Collection[str]) -> Iterator[Parameter]:
+        """The options of the table."""
+        return (each.parameter(self.command) for each in self._options.values())
+
+    def value(self, **values: Any) -> Derivation:
+        """The options that are given."""
+        return {
+            each.name: each.value(self.command, values[parameter])
+            for parameter, each in self._options.items()
+            if values[parameter] not in (None, False)
+        }
 
 
 def derivation_fields(derivation: Derivation) -> dict[str, Any]:

@@ -13,12 +13,12 @@ from ppopt.cli.derivation_options import (
     FROM,
     INIT,
     Derivation,
+    DerivationGroup,
     calibrated,
     derivation_fields,
     init_command,
     note_unlike_measured,
     refuse_without_configuration,
-    with_derivation_options,
 )
 from ppopt.cli.options import argument
 from ppopt.cli.streams import note
@@ -34,8 +34,7 @@ SCHEMA = "ppopt-schema.json"
 """The JSON Schema next to a new file: editors complete its keys by it."""
 
 
-@command(file=argument("[FILE]", "The file to write (.yaml)."))
-@with_derivation_options(INIT)
+@command(DerivationGroup(INIT), file=argument("[FILE]", "The file to write (.yaml)."))
 def init(derivation: Derivation, file: Path | None = None) -> int:
     """Write a commented model file, ready to solve.
 

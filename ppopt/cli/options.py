@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from inspect import Parameter
-from typing import Annotated, Any
+from itertools import chain
+from typing import Annotated, Any, Protocol
 
 import typer
 
@@ -109,19 +109,18 @@ SHARED = {
 """Options of several commands, by the names of their parameters."""
 
 
-class Extended:
-    """A command with further parameters, which are made when it is built: that takes a while."""
+class OptionGroup(Protocol):
+    """Options that a command receives as one value, in its parameter `name`."""
 
-    def __init__(
-        self, function: Function | Extended, extend: Callable[[Function], Function]
-    ) -> None:
-        self.build: Callable[[], Function] = lambda: extend(_built(function))
-        self.__name__: str = function.__name__
-        self.__doc__ = function.__doc__
+    @property
+    def name(self) -> str:
+        """Name of the parameter."""
 
+    def parameters(self, own: Collection[str]) -> Iterable[Parameter]:
+        """The options; `own` are the names of the command's other parameters."""
 
-def _built(command: Function | Extended) -> Function:
-    return command.build() if isinstance(command, Extended) else command
+    def value(self, **values: Any) -> Any:
+        """What the command receives, from the values of the options by their names."""
 
 
 def optional(name: str, kind: Any, default: Any = None) -> Parameter:
@@ -129,32 +128,38 @@ def optional(name: str, kind: Any, default: Any = None) -> Parameter:
     return Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=kind)
 
 
-def with_parameters(function: Function, parameters: Iterable[Parameter]) -> Function:
-    """A function for typer, which reads a signature and annotations."""
-    keywords = [item.replace(kind=Parameter.KEYWORD_ONLY) for item in parameters]
-    run = partial(function)
-    annotations = {item.name: item.annotation for item in keywords}
-    run.__dict__.update(__signature__=inspect.Signature(keywords), __annotations__=annotations)
+def with_options(
+    command: Function, options: Mapping[str, Any], groups: Sequence[OptionGroup] = ()
+) -> Function:
+    """The command as typer takes it: every parameter with its option, or that of `SHARED`.
+
+    A group replaces the parameter of its name. Raises TypeError if an option is of no parameter.
+    """
+    own = dict(inspect.signature(command, eval_str=True).parameters)
+    for group in groups:
+        del own[group.name]
+    of_groups = [(group, list(group.parameters(own.keys()))) for group in groups]
+    parameters = [*own.values(), *chain.from_iterable(items for _, items in of_groups)]
+    if unknown := options.keys() - {item.name for item in parameters}:
+        raise TypeError(f"{command.__name__}: options of no parameter: {sorted(unknown)}")
+    known = {**SHARED, **options}
+    keywords = [_with_option(item, known.get(item.name)) for item in parameters]
+
+    def run(**values: Any) -> int:
+        for group, items in of_groups:
+            values[group.name] = group.value(**{item.name: values.pop(item.name) for item in items})
+        return command(**values)
+
+    run.__dict__["__signature__"] = inspect.Signature(keywords)
+    run.__annotations__ = {item.name: item.annotation for item in keywords}
     return run
 
 
-def with_options(command: Function | Extended, options: Mapping[str, Any]) -> Function:
-    """The command as typer takes it: every parameter with its option, or that of `SHARED`.
-
-    Raises TypeError if an option is of no parameter.
-    """
-    function = _built(command)
-    signature = inspect.signature(function, eval_str=True).parameters
-    if unknown := options.keys() - signature.keys():
-        raise TypeError(f"{function.__name__}: options of no parameter: {sorted(unknown)}")
-    known = {**SHARED, **options}
-    parameters = []
-    for name, item in signature.items():
-        shared_option = known.get(name)
-        if shared_option is not None and item.annotation is bool:
-            shared_option.param_decls = (f"--{name.replace('_', '-')}",)  # and no `--no-...`
-        kind = (
-            item.annotation if shared_option is None else Annotated[item.annotation, shared_option]
-        )
-        parameters.append(item.replace(annotation=kind))
-    return with_parameters(function, parameters)
+def _with_option(item: Parameter, its_option: Any) -> Parameter:
+    """A parameter as a keyword, annotated with its option; None: it needs none."""
+    item = item.replace(kind=Parameter.KEYWORD_ONLY)
+    if its_option is None:
+        return item
+    if item.annotation is bool:
+        its_option.param_decls = (f"--{item.name.replace('_', '-')}",)  # and no `--no-...`
+    return item.replace(annotation=Annotated[item.annotation, its_option])

@@ -7,14 +7,12 @@ import json
 import sys
 from dataclasses import fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from ppopt import interrupts
 from ppopt.cli.application import command
-from ppopt.cli.options import option
-from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.cli.options import argument, option
+from ppopt.cli.settings import Settings, settings_but
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
 from ppopt.formats.fields import within
@@ -28,31 +26,29 @@ DIGITS = 9
 """Significant digits of the figures in lines."""
 
 
-@command(json=option("", "", hidden=True), quiet=option("", "", hidden=True))
-@with_settings_but(
-    *("mem_limit", "objective", "backward_kind", "fused", "time_limit", "workers", "seed"),
-    *("output", "batches", "microbatch_times", "microbatch_memory", "order"),
+@command(
+    settings_but(
+        *("mem_limit", "objective", "backward_kind", "fused", "time_limit", "workers", "seed"),
+        *("output", "batches", "microbatch_times", "microbatch_memory", "order"),
+    ),
+    file=argument(
+        "FILE",
+        "One training step per line: a list of JSON with one entry per microbatch, its number of "
+        "tokens or a list with the lengths of its documents. `-`: standard input.",
+    ),
+    strategy=option(
+        "STRATEGY",
+        "Strategy that the trainer runs; `ppopt strategies` lists them.",
+        Heading.STRATEGIES,
+        show_default=True,
+    ),
+    json=option("", "", hidden=True),
+    quiet=option("", "", hidden=True),
 )
 def order(
     settings: Settings,
-    file: Annotated[
-        str,
-        typer.Argument(
-            metavar="FILE",
-            help="One training step per line: a list of JSON with one entry per microbatch, its "
-            "number of tokens or a list with the lengths of its documents. `-`: standard input.",
-        ),
-    ],
-    strategy: Annotated[
-        str,
-        typer.Option(
-            "--strategy",
-            metavar="STRATEGY",
-            help="Strategy that the trainer runs; `ppopt strategies` lists them.",
-            show_default=True,
-            rich_help_panel=Heading.STRATEGIES,
-        ),
-    ] = "1f1b",
+    file: str,
+    strategy: str = "1f1b",
 ) -> int:
     """Order the microbatches of training steps.
 

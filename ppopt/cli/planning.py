@@ -12,18 +12,28 @@ from ppopt.cli.derivation_options import (
     FROM,
     PLAN,
     Derivation,
+    DerivationGroup,
     refuse_without_configuration,
-    with_derivation_options,
 )
 from ppopt.cli.options import flag, names, option
 from ppopt.cli.parallel_planning import plan_over_parallelism
-from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.cli.settings import Settings, settings_but
 from ppopt.errors import InputError
 from ppopt.problem.setting import Heading
 from ppopt.problem.settings import NAMED
 
 
 @command(
+    DerivationGroup(PLAN),
+    settings_but(
+        time_limit="time limit of the whole plan in seconds (default: 60)",
+        partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
+        "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
+        "Et*3|(tt|)*2tL (default: search)",
+        offload="which layers of the model move their activation to the host between F and the "
+        "backward: none, all that have an `offload_time`, or search (chosen with the schedule) "
+        "(default: set per layer in the file)",
+    ),
     batches=option("LIST", "Numbers of microbatches to try, e.g. 16,32.", Heading.PIPELINE),
     placement=option("LIST", "Placements to try (linear,interleaved,v).", Heading.PIPELINE),
     chunks=option("LIST", "Stages per device to try (1,2).", Heading.PIPELINE),
@@ -50,16 +60,6 @@ from ppopt.problem.settings import NAMED
         Heading.STRATEGIES,
     ),
 )
-@with_settings_but(
-    time_limit="time limit of the whole plan in seconds (default: 60)",
-    partition="layers of each stage: search (chosen with the schedule), balanced (the slowest "
-    "stage is as fast as possible), even, a list of counts, or a layout of Megatron-LM such as "
-    "Et*3|(tt|)*2tL (default: search)",
-    offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, all that have an `offload_time`, or search (chosen with the schedule) "
-    "(default: set per layer in the file)",
-)
-@with_derivation_options(PLAN)
 def plan(
     settings: Settings,
     derivation: Derivation,

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from ppopt.cli.application import EXIT_REJECTED, command
 from ppopt.cli.commands import choice_arguments
 from ppopt.cli.options import argument, option
-from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.cli.settings import Settings, settings_but
 
 if TYPE_CHECKING:
     from fractions import Fraction
@@ -18,18 +18,19 @@ if TYPE_CHECKING:
 
 
 @command(
+    settings_but(
+        *("workers", "seed", "output", "backward_kind", "fused"),
+        time_limit="seconds of the search of the best partition (default: 30)",
+        partition="the partition to rate: a layout of Megatron-LM such as Et*3|(tt|)*2tL, a list "
+        "of counts, names per stage, a pattern of a hybrid model, or a trainer's file with one of "
+        "these",
+    ),
     strategy=argument("STRATEGY", "Strategy that the trainer runs; `ppopt strategies` lists them."),
     tolerance=option(
         "PERCENT",
         "Exit with code 8 if the best partition has more throughput than this, as 5%, or if the "
         "partition exceeds the memory limit (default: only report).",
     ),
-)
-@with_settings_but(
-    *("workers", "seed", "output", "backward_kind", "fused"),
-    time_limit="seconds of the search of the best partition (default: 30)",
-    partition="the partition to rate: a layout of Megatron-LM such as Et*3|(tt|)*2tL, a list of "
-    "counts, names per stage, a pattern of a hybrid model, or a trainer's file with one of these",
 )
 def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> int:
     """Rate a partition against the best one of the same layers.

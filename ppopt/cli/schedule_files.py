@@ -14,7 +14,7 @@ import typer
 from ppopt.cli.application import EXIT_CHANGED, EXIT_UNKNOWN, EXIT_VIOLATIONS, command
 from ppopt.cli.options import DETAILS_WITHOUT_PROOF, argument, flag, option
 from ppopt.cli.options import output as output_option
-from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, with_settings_but
+from ppopt.cli.settings import OF_SEARCHES, OF_STRATEGIES, Settings, settings_but
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 
@@ -287,21 +287,22 @@ def _left_out(schedule: Schedule, to: ExportFormat) -> Iterator[str]:
 
 
 @command(
+    settings_but(
+        *OF_STRATEGIES,
+        *(name for name in OF_SEARCHES if name != "objective"),
+        placement="which device hosts each stage: linear, interleaved, v, or a list with the "
+        "device of every stage (default: linear; interleaved with chunks)",
+        partition="layers of each stage: balanced (the slowest stage is as fast as possible), "
+        "even, a list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: "
+        "balanced)",
+        recompute="which layers of the model recompute: none, or full, every decoder and mtp layer "
+        "(default: set per layer in the file)",
+        offload="which layers of the model move their activation to the host between F and the "
+        "backward: none, or all that have an `offload_time` (default: set per layer in the file)",
+    ),
     file=argument("FILE", "The file to read."),
     source=option("", "Format of the file.", names=("--from",)),
     details=DETAILS_WITHOUT_PROOF,
-)
-@with_settings_but(
-    *OF_STRATEGIES,
-    *(name for name in OF_SEARCHES if name != "objective"),
-    placement="which device hosts each stage: linear, interleaved, v, or a list with the device of "
-    "every stage (default: linear; interleaved with chunks)",
-    partition="layers of each stage: balanced (the slowest stage is as fast as possible), even, a "
-    "list of counts, or a layout of Megatron-LM such as Et*3|(tt|)*2tL (default: balanced)",
-    recompute="which layers of the model recompute: none, or full, every decoder and mtp layer "
-    "(default: set per layer in the file)",
-    offload="which layers of the model move their activation to the host between F and the "
-    "backward: none, or all that have an `offload_time` (default: set per layer in the file)",
 )
 def import_(settings: Settings, file: Path, source: ImportFormat, *, details: bool = False) -> int:
     """Read an order of another tool, compute its times, and verify it.

@@ -3,17 +3,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from inspect import Parameter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
-from ppopt.cli.options import Extended, Function, one_of, option, optional, with_parameters
+from ppopt.cli.options import one_of, option, optional
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 from ppopt.formats.typed_values import WHOLE, typed_value
@@ -167,40 +165,36 @@ OF_STRATEGIES = tuple(setting.field for setting in _FLAGS if setting.heading is 
 OF_SEARCHES = tuple(setting.field for setting in _FLAGS if setting.heading is Heading.SEARCH)
 
 
-def with_settings_but(*unused: str, **meanings: str) -> Callable[[Function | Extended], Extended]:
-    """Give a command the options of all settings in place of its parameter `settings`.
+class SettingsGroup(NamedTuple):
+    """The options of all settings, which a command receives as `Settings`."""
 
-    The help leaves out those of `unused`, which make no difference to the command. They are
-    accepted, so that all commands can be called with the same options. `meanings` says what
-    settings mean to the command, if that differs.
-    """
-    extend = partial(_with_settings, unused=unused, meanings=meanings)
-    return lambda function: Extended(function, extend)
+    unused: Sequence[str]
+    """Those that make no difference to the command: its help leaves them out. They are accepted,
+    so that all commands can be called with the same options."""
+    meanings: Mapping[str, str]
+    """What settings mean to the command, if that differs."""
+    name: str = "settings"
+
+    def parameters(self, own: Collection[str]) -> Iterator[Parameter]:
+        """The options, but for those that the command has itself."""
+        yield Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
+        yield optional("config", Path | None)
+        yield optional("model", str | None)
+        for flag in _FLAGS:
+            if flag.field not in own:
+                hidden, meaning = flag.field in self.unused, self.meanings.get(flag.field)
+                yield _parameter(flag, hidden=hidden, meaning=meaning)
+        yield optional("json", bool, False)
+        yield optional("quiet", bool, False)
+
+    def value(self, **values: Any) -> Settings:
+        """The settings of files and flags."""
+        return _settings(**values)
 
 
-def _with_settings(
-    function: Function, unused: Sequence[str], meanings: Mapping[str, str]
-) -> Function:
-    own = dict(inspect.signature(function, eval_str=True).parameters)
-    del own["settings"]
-    shared = [
-        optional("config", Path | None),
-        optional("model", str | None),
-        *(
-            _parameter(flag, hidden=flag.field in unused, meaning=meanings.get(flag.field))
-            for flag in _FLAGS
-            if flag.field not in own
-        ),
-        optional("json", bool, False),
-        optional("quiet", bool, False),
-    ]
-
-    def run(context: typer.Context, **values: Any) -> int:
-        shared_values = {item.name: values.pop(item.name) for item in shared}
-        return function(settings=_settings(**shared_values, began=context.obj), **values)
-
-    context = Parameter("context", Parameter.KEYWORD_ONLY, annotation=typer.Context)
-    return with_parameters(run, [context, *own.values(), *shared])
+def settings_but(*unused: str, **meanings: str) -> SettingsGroup:
+    """The options of all settings: see `SettingsGroup`."""
+    return SettingsGroup(unused, meanings)
 
 
 def _settings(
@@ -209,7 +203,7 @@ def _settings(
     model: str | None,
     json: bool,
     quiet: bool,
-    began: float,
+    context: typer.Context,
     **flags: Any,
 ) -> Settings:
     """Merge model, config file and flags; the later override the earlier."""
@@ -227,7 +221,7 @@ def _settings(
     for layer in ({} if config is None else read_config(config), canonical(flag_values)):
         values = merged(values, layer)
     values = merged(values, stated)
-    return Settings(values, writable(values.get("output") or []), json, quiet, began)
+    return Settings(values, writable(values.get("output") or []), json, quiet, context.obj)
 
 
 def _stated_by_files(flags: Mapping[str, Any]) -> dict[str, Any]:

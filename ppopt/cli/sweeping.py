@@ -13,7 +13,7 @@ from ppopt.cli.application import EXIT_INCOMPLETE, EXIT_UNKNOWN, command
 from ppopt.cli.engines import ENGINE_OPTIONS, RETRIES, STORAGE, engine_of
 from ppopt.cli.options import argument, option
 from ppopt.cli.options import output as output_option
-from ppopt.cli.settings import Settings, with_settings_but
+from ppopt.cli.settings import Settings, settings_but
 from ppopt.cli.streams import note
 from ppopt.errors import InputError
 
@@ -24,6 +24,12 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
 
 
 @command(
+    settings_but(
+        time_limit="time limit of the search of a row in seconds (default: 60)",
+        workers="processors of every search; with 1, a search that ends before its time limit "
+        "gives the same result each time (default: 1)",
+        output="file for the rows: page (.html), .csv or .json; may be repeated",
+    ),
     values=argument(
         "KEY=VALUES...",
         "Settings that vary, named as their flags without dashes, and `strategy`, e.g. "
@@ -32,12 +38,6 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     retries=option("N", "Retries of a row whose process dies.", min=0, max=100),
     shard=option("I/N", "Only rows I, I + N, I + 2N, ..."),
     **ENGINE_OPTIONS,
-)
-@with_settings_but(
-    time_limit="time limit of the search of a row in seconds (default: 60)",
-    workers="processors of every search; with 1, a search that ends before its time limit gives "
-    "the same result each time (default: 1)",
-    output="file for the rows: page (.html), .csv or .json; may be repeated",
 )
 def sweep(
     settings: Settings,
