@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from itertools import chain, permutations, repeat
+from operator import attrgetter
 from random import Random
 
 from ppopt import Objective, Pipeline, verify
@@ -123,6 +124,36 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         assert schedule.fits_limits
         assert schedule.metrics.makespan_ticks < value
     assert bettered > 5
+
+
+def test_windows_are_joined_with_changes_around_them_within_limits() -> None:
+    """Of two windows without common operations, the second has its result after the first."""
+    rng, late = Random(73), 0
+    for network in feasible(middle_cases(73, 48)):
+        current = SemiActiveSchedule.of(network, alone(network))
+        for _ in range(6):
+            middle = rng.randrange(1, network.size)
+            windows = [
+                Window(current.whole, *ends) for ends in ((0, middle), (middle, network.size))
+            ]
+            rng.shuffle(windows)
+            first = joined(current, windows[0])
+            second = joined(first, windows[1])
+            late += second is not first is not current
+            current = second
+            schedule = network.schedule(current.start)
+            assert verify(schedule) == []
+            assert schedule.fits_limits
+    assert late > 5
+
+
+def joined(current: SemiActiveSchedule, window: Window) -> SemiActiveSchedule:
+    """The schedule after a window, if that makes it shorter."""
+    outcome = window.reoptimise(LIMITS)
+    changed = None if outcome.order is None else current.joined(outcome.order, outcome.flips)
+    if changed is None or not changed.network.fits(changed.start):
+        return current
+    return min(current, changed, key=attrgetter("value"))
 
 
 def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:

@@ -242,7 +242,7 @@ class OperationNetwork:
         assert start is not None, "the order is topological"
         return start
 
-    def by_resource(self, order: list[int]) -> Sequences:
+    def by_resource(self, order: Sequence[int]) -> Sequences:
         """Operations of every resource, in this order."""
         sequences: Sequences = [[] for _ in self.instance.resources]
         for op in order:
@@ -396,10 +396,10 @@ class OperationNetwork:
             rows.setdefault(int(self.table.class_ids[op]), []).append(op)
         return [*rows.values()]
 
-    def fits(self, start: list[int], resource: int) -> bool:
+    def fits(self, start: list[int], resource: int = ABSENT) -> bool:
         """Whether these starts meet the limits of the devices whose memory a resource uses.
 
-        Devices whose memory several resources use are checked as well.
+        Devices whose memory several resources use are checked as well, or alone by default.
         """
         return all(
             self._is_within_limit(start, device)

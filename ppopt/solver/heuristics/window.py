@@ -13,7 +13,7 @@ A window is cut from the topological order of the operations by start: it is a s
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -64,10 +64,24 @@ class SemiActiveSchedule:
         schedule = cls(chosen, chosen.with_absent(start))
         return schedule.changed(schedule.order, ())
 
-    def changed(self, order: list[int], flips: Collection[int]) -> SemiActiveSchedule:
-        """Return the schedule in another order, with other modes of some choices."""
-        network = self.network.with_flips(flips)
-        return SemiActiveSchedule(network, network.earliest_starts(order))
+    def changed(self, order: Sequence[int], flips: Collection[int]) -> SemiActiveSchedule:
+        """Return the schedule with some operations in another order, and with other modes.
+
+        On every resource, the operations take each other's places. The order must be topological.
+        """
+        changed = self.joined(order, flips)
+        assert changed is not None, "the order is topological"
+        return changed
+
+    def joined(self, order: Sequence[int], flips: Collection[int]) -> SemiActiveSchedule | None:
+        """Return `changed`, or None if the orders of the resources are then cyclic."""
+        network, inside = self.network.with_flips(flips), frozenset(order)
+        sequences = []
+        for sequence, reordered in zip(self.by_resource, network.by_resource(order), strict=True):
+            following = iter(reordered)
+            sequences.append([next(following) if op in inside else op for op in sequence])
+        start = network.earliest(sequences)
+        return None if start is None else SemiActiveSchedule(network, start)
 
     @cached_property
     def value(self) -> int:

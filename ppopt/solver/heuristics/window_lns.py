@@ -5,18 +5,19 @@ device end earlier.
 
 The size of the windows adapts to CP-SAT: it grows after windows that are solved to optimality, and
 shrinks after windows that are neither solved nor improved. Each window is solved by one worker: a
-second worker rarely helps, but a second window elsewhere does.
+second worker rarely helps, but a second window elsewhere does. Its result is joined with what
+others have changed around it meanwhile.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Executor, Future, ThreadPoolExecutor, wait
 from dataclasses import replace
-from operator import attrgetter
 from random import Random
+from typing import Any
 
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled
@@ -34,10 +35,6 @@ from ppopt.solver.heuristics.window import (
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import WindowParams
-
-Job = tuple[Window, SolverLimits]
-DoAll = Callable[[Callable[[Job], WindowResult], list[Job]], list[WindowResult]]
-"""Runs a function on all jobs; the results are in their order."""
 
 
 class WindowLNS:
@@ -168,31 +165,51 @@ class WindowSearch:
         `report` gets the last of consecutive improvements: to verify each takes a tenth of the
         time. Raises KeyboardInterrupt on Ctrl-C.
         """
-        best = current
+        reported, running = current, dict[Future[WindowResult], Window]()
+        count = min(budget.workers, self._params.max_at_once)
         try:
-            with _side_by_side(min(budget.workers, self._params.max_at_once)) as do_all:
-                while not budget.over:
-                    improved = self._step(current, budget, do_all)
-                    if improved is current and best is not current:
-                        report(best := current)
-                    current = improved
+            with _pool(count) as pool:
+                while not budget.over or running:
+                    while len(running) < count and not budget.over:
+                        budget.spent += self._overhead
+                        window = self._drawn_window(current.whole, running.values())
+                        if window is None:
+                            break
+                        running[pool.submit(window.reoptimise, self._limits(budget))] = window
+                    before = current
+                    for future in wait(running, return_when=FIRST_COMPLETED).done:
+                        current = self._after(current, running.pop(future), future.result(), budget)
+                    if current is before and reported is not current:
+                        report(reported := current)
         finally:
-            if best is not current:
+            if reported is not current:
                 report(current)
         return current
 
-    def _step(
-        self, current: SemiActiveSchedule, budget: Budget, do_all: DoAll
+    @property
+    def _overhead(self) -> float:
+        return self._params.overhead * self._network.size
+
+    def _after(
+        self,
+        current: SemiActiveSchedule,
+        window: Window,
+        result: WindowResult,
+        budget: Budget,
     ) -> SemiActiveSchedule:
-        """The schedule after some windows side by side; the same one if none improves it."""
-        windows = self._windows(current.whole, min(budget.workers, self._params.max_at_once))
-        jobs = [(window, self._limits(budget)) for window in windows]
-        outcomes = do_all(lambda job: job[0].reoptimise(job[1]), jobs)
-        overhead = self._params.overhead * self._network.size
-        budget.spent += overhead + sum(outcome.work + overhead for outcome in outcomes)
-        for window, outcome in zip(windows, outcomes, strict=True):
-            self._adapt(window, outcome)
-        return self._joined(current, windows, outcomes)
+        """The schedule after a window, if that shortens it within the limits.
+
+        Since the window was cut, others may have changed the schedule around it. Where several
+        resources use the memory of a device, its earliest starts may exceed the limit.
+        """
+        budget.spent += result.work + self._overhead
+        self._adapt(window, result)
+        if result.order is None:
+            return current
+        changed = current.joined(result.order, result.flips)
+        if changed is None or changed.value >= current.value:
+            return current
+        return changed if changed.network.fits(changed.start) else current
 
     def _limits(self, budget: Budget) -> SolverLimits:
         """Limits of the next window."""
@@ -200,21 +217,19 @@ class WindowSearch:
         limits = budget.single_worker_limits(longest, effort, self._rng.getrandbits(31))
         return replace(limits, focus=self._params.focus)
 
-    def _windows(self, whole: TopologicalOrder, count: int) -> list[Window]:
-        """Disjoint windows that may shorten the schedule."""
-        windows: list[Window] = []
-        for _ in range(count * self._params.draws):
+    def _drawn_window(self, whole: TopologicalOrder, running: Collection[Window]) -> Window | None:
+        """A window that may shorten the schedule, with no operation of the running ones.
+
+        None: none was drawn.
+        """
+        taken = sorted(whole.position[op] for window in running for op in window.inside)
+        for _ in range(self._params.draws):
             window = self._window(whole)
             if window.cannot_improve:
                 self._adapt(window, NO_BETTER_ORDER)
-            elif all(
-                earlier.after <= window.first or window.after <= earlier.first
-                for earlier in windows
-            ):
-                windows.append(window)
-            if len(windows) == count:
-                break
-        return windows
+            elif bisect_left(taken, window.first) == bisect_left(taken, window.after):
+                return window
+        return None
 
     def _window(self, whole: TopologicalOrder) -> Window:
         """Draw one window, around an operation that a busy device waits for, or anywhere."""
@@ -250,40 +265,19 @@ class WindowSearch:
         """Present size of the windows with open modes: their largest number of operations."""
         return self._sizes[False]
 
-    def _joined(
-        self,
-        current: SemiActiveSchedule,
-        windows: list[Window],
-        outcomes: list[WindowResult],
-    ) -> SemiActiveSchedule:
-        """Best schedule after all improvements together, or after one of them.
 
-        Each window alone improves the schedule; together the changes may make it worse.
-        """
-        candidates = [current]
-        better = [pair for pair in zip(windows, outcomes, strict=True) if pair[1].order is not None]
-        for improvements in (*([pair] for pair in better), better if len(better) > 1 else []):
-            if improvements:
-                order = list(improvements[0][0].whole.order)
-                for window, outcome in improvements:
-                    assert outcome.order is not None
-                    order[window.first : window.after] = outcome.order
-                flips = [slot for _, outcome in improvements for slot in outcome.flips]
-                candidates.append(current.changed(order, flips))
-        return min(candidates, key=attrgetter("value"))
+class _Here(Executor):
+    """Runs functions in this thread, so that Ctrl-C stops them."""
+
+    def submit(  # type: ignore[override]  # a positional-only parameter
+        self, function: Callable[..., WindowResult], *arguments: Any
+    ) -> Future[WindowResult]:
+        """Run a function now."""
+        future: Future[WindowResult] = Future()
+        future.set_result(function(*arguments))
+        return future
 
 
-@contextmanager
-def _side_by_side(
-    count: int,
-) -> Iterator[DoAll]:
-    """Yield a function that runs jobs, `count` at a time.
-
-    With a count of 1 they run in this thread, and Ctrl-C stops them. Else Ctrl-C takes effect when
-    the running jobs have ended.
-    """
-    if count == 1:
-        yield lambda do, jobs: [do(job) for job in jobs]
-        return
-    with ThreadPoolExecutor(count) as pool:
-        yield lambda do, jobs: list(pool.map(do, jobs))
+def _pool(count: int) -> Executor:
+    """Run so many windows at once. With several, Ctrl-C takes effect when these have ended."""
+    return _Here() if count == 1 else ThreadPoolExecutor(count)
