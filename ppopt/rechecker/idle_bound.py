@@ -82,16 +82,17 @@ def _after_forward(claim: Claim, stages: tuple[int, ...], each: Precedence) -> i
 def filled(fillers: list[Filler], headroom: int | None) -> int:
     """Upper bound on the total time of fillers that fit into `headroom` together, in ticks.
 
-    With two kinds of fillers, every count of the last one is tried. With more, the bound is the
-    fractional knapsack's: the minimum over prices per unit of memory of the headroom's price plus
-    what each filler is worth above its own price.
+    With several kinds of fillers, the bound is the fractional knapsack's: the minimum over prices
+    per unit of memory of the headroom's price plus what each filler is worth above its own price.
     """
     if headroom is None:
         return sum(filler.time * filler.max_count for filler in fillers)
     if headroom < 0:
         return 0
-    if len(fillers) <= 2:
-        return _tried(fillers, headroom)
+    if len(fillers) == 1:
+        (only,) = fillers
+        fitting = headroom // only.memory if only.memory else only.max_count
+        return only.time * min(only.max_count, fitting)
     prices = [Fraction(filler.time, filler.memory) for filler in fillers if filler.memory]
     worth = [
         price * headroom
@@ -99,17 +100,3 @@ def filled(fillers: list[Filler], headroom: int | None) -> int:
         for price in [Fraction(0), *prices]
     ]
     return int(min(worth))
-
-
-def _tried(fillers: list[Filler], headroom: int) -> int:
-    *rest, last = fillers
-    if not rest:
-        return last.time * _fit(last, headroom)
-    return max(
-        count * last.time + _tried(rest, headroom - count * last.memory)
-        for count in range(_fit(last, headroom) + 1)
-    )
-
-
-def _fit(filler: Filler, headroom: int) -> int:
-    return min(filler.max_count, headroom // filler.memory) if filler.memory else filler.max_count

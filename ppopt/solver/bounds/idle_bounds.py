@@ -94,29 +94,14 @@ def _last(times: RouteTimes, device: int) -> int:
 
 
 def knapsack_bound(items: list[KnapsackItem], capacity: int | None) -> int:
-    """Upper bound on the work that fits: exact for up to two items, else the linear relaxation."""
+    """Upper bound on the work that fits: exact for one item, else the linear relaxation.
+
+    The relaxation is rounded down: it takes items by work per memory, the largest first.
+    """
     if capacity is None:
         return sum(item.copies * item.work for item in items)
     if capacity < 0:
         return 0
-    if len(items) == 2:
-        first, second = items
-        fitting = range(_count(first, capacity) + 1)
-        return max(
-            count * first.work + _count(second, capacity - count * first.memory) * second.work
-            for count in fitting
-        )
-    if len(items) == 1:
-        return _count(items[0], capacity) * items[0].work
-    return _linear_relaxation(items, capacity)
-
-
-def _count(item: KnapsackItem, capacity: int) -> int:
-    return item.copies if item.memory == 0 else min(item.copies, capacity // item.memory)
-
-
-def _linear_relaxation(items: list[KnapsackItem], capacity: int) -> int:
-    """Linear relaxation of the knapsack, rounded up: items by work per memory, largest first."""
     total = sum(item.copies * item.work for item in items if item.memory == 0)
     rest = [item for item in items if item.memory > 0]
     common = lcm(*(item.memory for item in rest))
@@ -124,6 +109,6 @@ def _linear_relaxation(items: list[KnapsackItem], capacity: int) -> int:
         count = min(item.copies, capacity // item.memory)
         total += count * item.work
         capacity -= count * item.memory
-        if count < item.copies:
-            return total + -(-item.work * capacity // item.memory)
+        if count < item.copies and len(items) > 1:
+            return total + item.work * capacity // item.memory
     return total

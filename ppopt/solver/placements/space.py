@@ -357,9 +357,8 @@ class PlacementSpace:
         speed times the remaining time. The waits are assigned to minimise the bound, the longest to
         the slowest device. Second: the minimum time in which all stages fit on the devices, if
         every device could host the smallest ones. Third: the stage with the most work, on the
-        fastest device. Fourth: the round trip of one microbatch on the fastest device, over links
-        that reach every device, at least a spanning tree; not for device span if stages have no
-        backward.
+        fastest device. Fourth: the round trip of one microbatch on the fastest device, over one
+        link fewer than devices; not for device span if stages have no backward.
         """
         if self.repartition_per_placement:
             return PlacementSpace(self._layer_problem()).lower_bound
@@ -375,7 +374,7 @@ class PlacementSpace:
         if self._problem.objective is not Objective.DEVICE_SPAN:
             total += sum(map(mul, self._waits(fastest), sorted(rates, reverse=True)))
         path = forward[:, fastest].sum() + self._gradient_time[:, fastest].sum()
-        path += (backward - self._gradient_time)[0, fastest] + self._spanning_tree()
+        path += (backward - self._gradient_time)[0, fastest] + self._min_links()
         all_backwards = all(base.has_operations[OpKind.B])
         if self._problem.objective is Objective.DEVICE_SPAN and not all_backwards:
             path = 0
@@ -411,22 +410,13 @@ class PlacementSpace:
             time + index * link for index, time in zip(range(self.num_devices), times, strict=False)
         ]
 
-    def _spanning_tree(self) -> int:
-        """Minimum delays of a round trip over links that connect all devices (Kruskal, 1956)."""
-        if self.num_stages == 1:
+    def _min_links(self) -> int:
+        """Minimum delays of a round trip to all devices: one link fewer than devices, each way."""
+        if self.num_devices == 1:
             return 0
+        apart = ~np.eye(self.num_devices, dtype=bool)
         delays = self._delays.min(axis=1).sum(axis=0)
-        pairs = combinations(range(self.num_devices), 2)
-        both = sorted((int(min(delays[a, b], delays[b, a])), a, b) for a, b in pairs)
-        components, total = list(range(self.num_devices)), 0
-        for delay, first, second in both:
-            if components[first] != components[second]:
-                total += delay
-                components = [
-                    components[first] if component == components[second] else component
-                    for component in components
-                ]
-        return total
+        return (self.num_devices - 1) * int(delays[apart].min())
 
     def moves(self, hosts: Hosts) -> Iterator[Hosts]:
         """Placements that exchange two devices, or move one stage to another device."""
