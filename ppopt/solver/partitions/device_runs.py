@@ -44,6 +44,12 @@ class RunPositions(NamedTuple):
         """Select choices."""
         return RunPositions(*(row[selected] for row in self))
 
+    def beginning_at(self, position: tuple[int, int]) -> slice:
+        """The range of sorted choices whose runs begin at these positions."""
+        low, high = np.searchsorted(self.first, (position[0], position[0] + 1))
+        lower, upper = np.searchsorted(self.second[low:high], (position[1], position[1] + 1))
+        return slice(low + lower, low + upper)
+
 
 class DeviceRuns(NamedTuple):
     """The choices of a device, sorted by positions and lengths."""
@@ -56,13 +62,6 @@ class DeviceRuns(NamedTuple):
         return DeviceRuns(
             self.positions.at(selected), DeviceBound(*(row[selected] for row in self.bound))
         )
-
-    def beginning_at(self, position: tuple[int, int]) -> DeviceRuns:
-        """Select the choices whose runs begin at these positions."""
-        first, second = self.positions[:2]
-        low, high = np.searchsorted(first, (position[0], position[0] + 1))
-        lower, upper = np.searchsorted(second[low:high], (position[1], position[1] + 1))
-        return self.at(slice(low + lower, low + upper))
 
     def runs(self) -> Iterator[Runs]:
         """Lengths of the runs of every choice."""

@@ -19,6 +19,7 @@ from enum import Enum
 from functools import cached_property
 from heapq import heappop, heappush
 from itertools import count, product, starmap
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -216,14 +217,13 @@ class PartitionProgram:
 
         A stage time is F + backward. Partitions with the minimum bound may have very uneven stages.
         """
-        best: tuple[float, StageZeroContext, int, Runs] | None = None
+        evenest = []
         for stage in sorted(self._first_stages):
             while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
                 self._raise(stage)
             if self._known_bound(stage) <= ceiling:
-                start = self._evenest_start(stage, ceiling)
-                best = start if best is None or start < best else best
-        return None if best is None else self._trace(*best[1:], ceiling)
+                evenest.append(self._evenest(stage, ceiling))
+        return min(evenest, key=itemgetter(0))[1] if evenest else None
 
     # The states: positions after every device.
 
@@ -490,7 +490,8 @@ class PartitionProgram:
         self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
     ) -> list[tuple[int, Runs]]:
         """Choices of the next device within the ceiling, with the minimum bound from there on."""
-        choices = self._choices_after(first)[len(path)].beginning_at(self._positions(path, middle))
+        choices = self._choices_after(first)[len(path)]
+        choices = choices.at(choices.positions.beginning_at(self._positions(path, middle)))
         row = middle if self.pattern is PlacementPattern.LOOP else 0
         rest = self._suffix(first, len(path))[(*self._ends(choices.positions), row)]
         bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
@@ -530,7 +531,10 @@ class PartitionProgram:
     def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> RunPositions:
         """Runs that a device may host within a ceiling, for a context of stage 0."""
         choices = self._choices_after(stage)[level]
-        return choices.positions.at(choices.bound.with_tail(stage.tail) <= ceiling)
+        fits = choices.bound.with_tail(stage.tail) <= ceiling
+        if not level:
+            fits &= np.isin(choices.positions.first_run, self._first_stages[stage])
+        return choices.positions.at(fits)
 
     def _square_suffix(self, stage: StageZeroContext, ceiling: int) -> list[np.ndarray]:
         """Per level, [first][second][middle]: minimum sum of squares from there on."""
@@ -550,35 +554,25 @@ class PartitionProgram:
             )
         return levels[::-1]
 
-    def _evenest_start(
-        self, stage: StageZeroContext, ceiling: int
-    ) -> tuple[float, StageZeroContext, int, Runs]:
-        """First device of the partition with the minimum sum of squares: sum, middle cut, runs."""
-        candidates = self._within(0, stage, ceiling)
-        candidates = candidates.at(np.isin(candidates.first_run, self._first_stages[stage]))
-        middles = (
-            candidates.second if self.pattern is PlacementPattern.LOOP else 0 * candidates.second
-        )
-        rest = self._square_suffix(stage, ceiling)[0][(*self._ends(candidates), middles)]
-        squares = self._squares(0, candidates) + rest
-        best = int(np.argmin(squares))
-        runs = Runs(int(candidates.first_run[best]), int(candidates.second_run[best]))
-        return float(squares[best]), stage, int(middles[best]), runs
-
-    def _trace(
-        self, stage: StageZeroContext, middle: int, first_runs: Runs, ceiling: int
-    ) -> Counts:
-        """Partition with the minimum sum of squares and these runs of the first device."""
-        path, row = [first_runs], middle if self.pattern is PlacementPattern.LOOP else 0
-        for level, beyond in enumerate(self._square_suffix(stage, ceiling)[1:], 1):
-            choices = self._choices_after(stage)[level]
-            choices = choices.beginning_at(self._positions(tuple(path), middle))
-            candidates = choices.positions
-            sums = self._squares(level, candidates) + beyond[(*self._ends(candidates), row)]
-            sums[choices.bound.with_tail(stage.tail) > ceiling] = np.inf
-            best = int(np.argmin(sums))
-            path.append(Runs(int(candidates.first_run[best]), int(candidates.second_run[best])))
-        return self._counts(tuple(path))
+    def _evenest(self, stage: StageZeroContext, ceiling: int) -> tuple[float, Counts]:
+        """The minimum sum of squares for a context of stage 0, and a partition that has it."""
+        path: tuple[Runs, ...] = ()
+        total, middle = 0.0, 0
+        for level, rest in enumerate(self._square_suffix(stage, ceiling)):
+            candidates = self._within(level, stage, ceiling)
+            if level:
+                candidates = candidates.at(candidates.beginning_at(self._positions(path, middle)))
+            middles = np.full_like(candidates.second, middle)
+            if self.pattern is PlacementPattern.LOOP and not level:
+                middles = candidates.second
+            rests = rest[(*self._ends(candidates), middles)]
+            squares = self._squares(level, candidates)
+            best = int(np.argmin(squares + rests))
+            total += float(squares[best])
+            middle = int(middles[best])
+            runs = int(candidates.first_run[best]), int(candidates.second_run[best])
+            path = (*path, Runs(*runs))
+        return total, self._counts(path)
 
 
 class _Bounded(NamedTuple):
