@@ -37,26 +37,21 @@ from ppopt.solver.partitions.space import FOREVER, TIMES, PartitionSpace
 SHARES = (0.0, 0.01, 0.02, 0.05)
 """Shares by which the bound of a most even partition may exceed the minimum bound: no single share
 is always best."""
-EVEN = 0.02
-"""Share for the partition whose bound is the first ceiling if memory is limited; see `SHARES`."""
 MAX_ENUMERATED = 20_000
 """Maximum number of partitions that are bounded one by one, for placements without a program."""
 TOGETHER = 128
 """Partitions that are bounded together between two checkpoints."""
 PROGRAM_SHARE = 0.9
 """Share of the first turn for a program; the rest is for the bounds of stages alone."""
-FIRST_RESUMABLE_CEILINGS = (0.1, 0.05)
-"""Shares by which the first ceiling of a resumable program exceeds the quick bound, for small and
-for large spaces; the share doubles until the minimum bound is below the ceiling. A program with a
-lower ceiling is faster, and one without partitions raises the bound to its ceiling. Interleaved
+FIRST_CEILINGS = (0.1, 0.05)
+"""Shares by which the ceiling of the first program exceeds the quick bound, for small and for large
+spaces; the share doubles until the minimum bound is below the ceiling. A program with a lower
+ceiling is faster, and one without partitions raises the bound to its ceiling. Interleaved
 placement with chosen recompute: 1 s at 0.1 and 4 s at 0.7 for deepseek-v3, 7 s at 0.05 and 12 s at
 0.1 for internvl2-26b."""
 LARGE = 256
 """Layers of the model times mean layers of a stage, above which a space is large: the runs that a
 device with two stages may host grow with the square of this product."""
-FIRST_CEILING = 0.03
-"""Share by which the first ceiling of a program exceeds the quick bound; it doubles until the
-minimum bound is below the ceiling."""
 PATIENCE = 0.5
 """Share from which a program first checks whether any partition is within the memory limits."""
 
@@ -153,6 +148,19 @@ class PartitionBounds(ABC):
     def min_bound(self) -> int:
         """Lower bound of all partitions; FOREVER: none is within the memory limits."""
 
+    def find(self, ceiling: int | None) -> bool:
+        """Compute the minimum bound; whether partitions with bounds up to the ceiling are known.
+
+        Another call resumes one that time has ended.
+        """
+        del ceiling
+        return self.min_bound >= 0
+
+    @property
+    def above(self) -> int:
+        """Value that all bounds exceed, as far as computed."""
+        return -1
+
     @property
     @abstractmethod
     def min_limit(self) -> int:
@@ -185,15 +193,7 @@ class ResumableBounding:
     """Bounds of a space that are computed in turns; each turn resumes the last one."""
 
     def __init__(self, space: PartitionSpace) -> None:
-        self._space, self._pattern = space, pattern_of(space)
-        self._program: PartitionProgram | None = None
-        """Program of all partitions with bounds up to a ceiling; None: no turn had one yet."""
-        self._above = -1
-        """Value that all bounds exceed."""
-        self._share = FIRST_RESUMABLE_CEILINGS[space.num_layers**2 > LARGE * space.num_stages]
-        """Share by which the ceiling of the next program exceeds the quick bound."""
-        self._whole: PartitionBounds | None = None
-        """Bounds without a ceiling; None: not started."""
+        self._space, self._all = space, bounds_of(space)
         self._alone: _PerStageBounds | None = None
         """Bounds of every stage alone; None: not needed yet."""
         self._too_large = False
@@ -205,87 +205,68 @@ class ResumableBounding:
         With a ceiling, partitions with bounds above it are useless: programs determine whether
         there are others.
         """
-        bounds: PartitionBounds | None = None
+        ended = False
         if not self._too_large:
             with part(PROGRAM_SHARE if self._alone is None else 1):
-                bounds = self._of_all(ceiling)
-        if bounds is None:
-            self._alone = bounds = self._alone or _PerStageBounds(self._space)
-            if self._program is not None:
-                self._above = max(self._above, self._program.min_bound_so_far - 1)
-            self._alone.raise_above(self._above)
-        _ = bounds.min_bound
-        return bounds
+                ended = self._ended(ceiling)
+        if ended:
+            return self._all
+        self._alone = self._alone or _PerStageBounds(self._space)
+        self._alone.raise_above(self._all.above)
+        _ = self._alone.min_bound
+        return self._alone
 
-    def _of_all(self, ceiling: int | None) -> PartitionBounds | None:
-        """Bounds of all partitions with their minimum; None if a program has too many choices."""
+    def _ended(self, ceiling: int | None) -> bool:
+        """Whether the minimum of all partitions is known and not above the ceiling."""
         try:
-            return self._of_programs(ceiling)
+            return self._all.find(ceiling)
         except ProgramTooLargeError:
             self._too_large = True
-            return None
-
-    def _of_programs(self, ceiling: int | None) -> PartitionBounds:
-        if self._pattern is not None and ceiling is not None:
-            return self._within(ceiling, self._pattern)
-        self._whole = self._whole or bounds_of(self._space)
-        if isinstance(self._whole, CompleteBounds):
-            _ = self._whole.min_bound
-        return self._whole
-
-    def _within(self, ceiling: int, pattern: PlacementPattern) -> PartitionBounds:
-        """Bounds by programs up to a ceiling."""
-        while self._above < ceiling:
-            if self._program is None:
-                self._program = PartitionProgram(self._space, pattern, self._next_ceiling(ceiling))
-            if self._program.min_bound < FOREVER:
-                return _DpBounds(self._space, pattern, self._program)
-            self._above, self._program = self._program.ceiling, None
-        return _PerStageBounds(self._space, above=self._above)
-
-    def _next_ceiling(self, ceiling: int) -> int:
-        """Ceiling of the next program, above that of the last one and at most `ceiling`."""
-        following = int(quick_bound(self._space) * (1 + self._share))
-        self._share *= 2
-        return min(following, ceiling) if following > self._above else ceiling
+            return False
 
 
 class _DpBounds(CompleteBounds):
-    """Bounds by dynamic programs."""
+    """Bounds by dynamic programs with growing ceilings, until one has a partition."""
 
-    def __init__(
-        self,
-        space: PartitionSpace,
-        pattern: PlacementPattern,
-        program: PartitionProgram | None = None,
-    ) -> None:
-        """`program`: a known program that has partitions below its ceiling."""
+    def __init__(self, space: PartitionSpace, pattern: PlacementPattern) -> None:
         self._space, self._pattern = space, pattern
-        self._program = program
-        self._share = FIRST_CEILING
-        """Share by which the ceiling of the next program exceeds the quick bound."""
+        self._program: PartitionProgram | None = None
+        """Program of all partitions with bounds up to a ceiling; None: not started."""
+        self._excluded = -1
+        """Value that all bounds exceed, by earlier programs."""
+        self._share = FIRST_CEILINGS[space.num_layers**2 > LARGE * space.num_stages]
+        """Share by which the ceiling of the last program exceeds the quick bound."""
 
-    @cached_property
-    def min_bound(self) -> int:
-        if self._program is None and self._known_bound < FOREVER:
-            self._program = self._stated(self._known_bound)
-        while self._program is None or self._program.min_bound == FOREVER:
-            if self._share >= PATIENCE and not self._fits:
-                return FOREVER
-            self._program = self._stated(int(quick_bound(self._space) * (1 + self._share)))
+    def find(self, ceiling: int | None) -> bool:
+        """Whether some partition is within the ceiling, or none is within the memory limits."""
+        highest = FOREVER - 1 if ceiling is None else ceiling
+        while self._excluded < highest:
+            if self._program is None:
+                if ceiling is None and self._share >= PATIENCE and not self._fits:
+                    self._excluded = FOREVER - 1
+                    break
+                self._program = self._stated(self._next_ceiling(highest))
+            if self._program.min_bound < FOREVER:
+                return True
+            self._excluded, self._program = self._program.ceiling, None
+        return self._excluded == FOREVER - 1
+
+    def _next_ceiling(self, highest: int) -> int:
+        """Ceiling of the next program, above that of the last one and at most `highest`."""
+        quick = max(1, quick_bound(self._space))
+        while (ceiling := int(quick * (1 + self._share))) <= self._excluded:
             self._share *= 2
-        return self._program.min_bound
+        return min(ceiling, highest)
 
-    @cached_property
-    def _known_bound(self) -> int:
-        """Bound of an even partition, which is at least the minimum bound."""
-        if self._space.limits is None:
-            return FOREVER
-        free = _DpBounds(self._space.unlimited, self._pattern)
-        if free.min_bound == FOREVER:
-            return FOREVER
-        even = free.most_even(EVEN)
-        return FOREVER if even is None else partition_bound(self._space, even)
+    @property
+    def above(self) -> int:
+        so_far = -1 if self._program is None else self._program.min_bound_so_far - 1
+        return max(self._excluded, so_far)
+
+    @property
+    def min_bound(self) -> int:
+        self.find(None)
+        return FOREVER if self._program is None else self._program.min_bound
 
     @cached_property
     def _fits(self) -> bool:

@@ -74,7 +74,7 @@ def test_under_a_ceiling_the_least_bound_is_found_or_known_to_be_above(
     `share`: of the first of several programs with growing ceilings.
     """
     if share is not None:
-        monkeypatch.setattr(partition_bounds, "FIRST_RESUMABLE_CEILINGS", (share, share))
+        monkeypatch.setattr(partition_bounds, "FIRST_CEILINGS", (share, share))
     space = draw_space(Random(2000 + seed))
     listed = by_enumeration(space)
     minimum = listed[0][0]
