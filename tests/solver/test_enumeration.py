@@ -89,8 +89,8 @@ MISTAKES = (
     Mistake(
         f"{PARTITIONS}/partition_choice.py",
         "if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:\n"
-        "            order = PartitionOrder(self._space, bounds)",
-        "if bounds.min_bound < FOREVER:\n            order = PartitionOrder(self._space, bounds)",
+        "            order = PartitionOrder(bounds)",
+        "if bounds.min_bound < FOREVER:\n            order = PartitionOrder(bounds)",
     ),
     Mistake(
         "studies/plan_memory.py",

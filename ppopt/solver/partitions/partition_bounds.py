@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations, groupby, islice, pairwise, takewhile
-from math import ceil, lcm
+from math import lcm
 
 import numpy as np
 
@@ -119,16 +119,6 @@ def quick_bound(space: PartitionSpace) -> int:
         return mean
     way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness
     return max(mean, way + int(space.min_delays.sum()))
-
-
-def highest_bound(space: PartitionSpace) -> int:
-    """Upper bound on the bounds of all feasible partitions: all work and delays in sequence."""
-    links = int(space.delays.max(axis=-1).sum())
-    longest = (max((time for time, _ in own), default=0) for own in space.options or ())
-    times = sum(int(np.sum(space.layers[kind])) for kind in TIMES) + 2 * sum(longest)
-    slowest = max(space.slowness, default=1)
-    batches = max(ceil(space.batches_of_work), space.batches)
-    return batches * (slowest * times + links)
 
 
 def _min_backward(space: PartitionSpace) -> int:

@@ -27,7 +27,6 @@ from ppopt.solver.partitions.partition_bounds import (
     PartitionBounds,
     ResumableBounding,
     bounds_of,
-    highest_bound,
     partition_bounds,
     quick_bound,
 )
@@ -61,7 +60,7 @@ class BoundedPartitions(Choice):
             return
         bounds, order = self._bounding.run(ceiling), self._order
         if isinstance(bounds, CompleteBounds) and bounds.min_bound < FOREVER:
-            order = PartitionOrder(self._space, bounds)
+            order = PartitionOrder(bounds)
         self._bounds, self._order = bounds, order
 
     @property
@@ -109,7 +108,7 @@ class BoundedPartitions(Choice):
         if self._bounds.min_bound == FOREVER:
             return None
         if isinstance(self._bounds, CompleteBounds):
-            self._order = PartitionOrder(self._space, self._bounds)
+            self._order = PartitionOrder(self._bounds)
         return self._bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
@@ -210,11 +209,10 @@ def exclusion_text(search: SearchedConfigurations, space: PartitionSpace) -> str
 class PartitionOrder:
     """Partitions in the order of their bounds, enumerated on demand."""
 
-    def __init__(self, space: PartitionSpace, bounds: CompleteBounds) -> None:
+    def __init__(self, bounds: CompleteBounds) -> None:
         self._bounds = bounds
         self._reached = bounds.min_bound
         """Largest bound of the partitions enumerated so far."""
-        self._highest = highest_bound(space)
         self._share = FIRST_EXTENSION
         self._rest: Iterator[tuple[int, Counts]] | None = None
         """Enumeration up to that bound; None: not started, or ended by an exception."""
@@ -224,7 +222,7 @@ class PartitionOrder:
         self, known: Container[Counts], ceiling: int | None
     ) -> tuple[int, Counts] | Complete[Counts]:
         """Next unknown partition and its bound; `Complete` if there is none up to the ceiling."""
-        ceiling = self._highest if ceiling is None else min(ceiling, self._highest)
+        ceiling = FOREVER - 1 if ceiling is None else ceiling
         while self._next is None or self._next[1] in known:
             self._next = self._following()
             if self._next is None:

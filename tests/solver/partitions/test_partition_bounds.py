@@ -310,7 +310,7 @@ def test_partitions_in_order_stop_at_the_deadline(
     bounds = bounds_of(space)
     if pattern_of(space) is None or bounds.min_bound == FOREVER:
         return
-    order = PartitionOrder(space, bounds)
+    order = PartitionOrder(bounds)
     monkeypatch.setattr(partition_program, "LOOK", 1)
     clock_at(monkeypatch, lambda: 10.0)
     for _ in range(2):
@@ -330,7 +330,7 @@ def test_an_order_continues_after_a_larger_program_was_made(
     if pattern_of(space) is None or bounds.min_bound == FOREVER:
         return
     monkeypatch.setattr(partition_program, "LOOK", 1)
-    order, known = PartitionOrder(space, bounds), set[tuple[int, ...]]()
+    order, known = PartitionOrder(bounds), set[tuple[int, ...]]()
     bounds.most_even(1.0)
     while not isinstance(following := order.peek(known, None), Complete):
         known.add(following[1])
