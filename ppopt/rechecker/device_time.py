@@ -165,7 +165,7 @@ class DeviceTime:
 
         That F may first start `later` than it might.
         """
-        costs, positions = [self._costs(stage) for stage in stages], range(len(stages))
+        costs = [self._costs(stage) for stage in stages]
         headroom = self._headroom(device, stages)
         waiting = headroom
         if headroom is not None and len(stages) == 1 and costs[0].g > 0:
@@ -179,47 +179,18 @@ class DeviceTime:
         idle_after = max(0, self._beyond(stages[-1]) - undone) if costs[-1].f > 0 else 0
         other_backwards = backward - sum(c.g + c.r for c in costs) - undone
         bound = 0
-        for low in positions[lowest:]:
+        for low in range(lowest, len(stages)):
             fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
             idle = max(0, self._turn(stages, low) - filled(fillers, waiting))
-            if not later and not self._span:
-                idle = max(idle, self._late_inputs(stages, low, first))
             begun = later + self._head(stages, low) + batches * sum(c.f for c in costs[low:])
             bound = max(
                 bound, begun + backward + (idle + idle_after if tight else max(idle, idle_after))
             )
-            for high in positions:
-                before = batches * sum(c.g for c in costs[high:]) - costs[high].g
-                bound = max(bound, begun + idle + before + self._end(stages, high, first))
             last = begun + (idle if tight else 0) + other_backwards + self._beyond(stages[-1])
             bound = max(bound, last + self._end(stages, len(stages) - 1, first))
             last = begun + idle + backward - costs[0].g - costs[0].r - pending
             bound = max(bound, last + self._end(stages, 0, first))
         return bound
-
-    def _late_inputs(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
-        """Idle time between the first possible F of a stage and the first possible backward.
-
-        Only F of this stage and later ones of the device run in it. Their inputs arrive one after
-        the other, since F of stage 0 and of every earlier stage here takes its time. Up to any
-        instant, at most the F whose inputs have arrived can run.
-        """
-        start, gap = self._head(stages, position), self._slowed(0, self._sums.forward[first])
-        end = start + self._turn(stages, position)
-        gap = max([gap, *(self._costs(stage).f for stage in stages[:position])])
-        coming = []
-        for at, stage in enumerate(stages[position:], position):
-            coming.append((self._head(stages, at), gap, self._costs(stage).f))
-            gap = max(gap, self._costs(stage).f)
-        if not coming[0][1]:
-            return 0
-        instants = {end} | {head + (end - head) // gap * gap for head, gap, _ in coming}
-
-        def idle(until: int) -> int:
-            counts = (min(self._batches, max(0, -((head - until) // g))) for head, g, _ in coming)
-            return until - start - sum(n * f for n, (*_, f) in zip(counts, coming, strict=True))
-
-        return max(map(idle, instants))
 
     def _undone(
         self, costs: list[Costs], batches: int, waiting: int | None, headroom: int | None
@@ -257,10 +228,9 @@ class DeviceTime:
         bound = 0
         for position, stage in enumerate(stages):
             for count, way in self._waits(device, stages, position):
-                max_repeats = (self._batches - 1) // count
-                for times in {max_repeats, max_repeats - 1} - {0, -1}:
-                    rest, later = self._batches - times * count, times * way
-                    bound = max(bound, self._of_run(device, stages, first, rest, later, position))
+                times = (self._batches - 1) // count
+                rest, later = self._batches - times * count, times * way
+                bound = max(bound, self._of_run(device, stages, first, rest, later, position))
             if len(stages) > 1:
                 bound = max(bound, self._of_run(device, (stage,), first, self._batches))
                 bound = max(bound, self._repeated(device, (stage,), first))

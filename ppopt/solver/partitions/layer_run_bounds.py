@@ -23,8 +23,7 @@ of stage v to the start of its backward. There are m microbatches.
    whose own backward ends the schedule.
 3. *Last forward*: when the last F of stage v starts, all other F have run, and all backwards except
    those of live microbatches. After it come the round trip and the gradient path of 2.
-4. *Subsets of the stages*: 1 to 3 for the operations from F of stage p on, and 2 for those up to
-   the last backward of stage q: they start later, or more operations follow.
+4. *Subsets of the stages*: 1 to 3 for the operations from F of stage p on: they start later.
 5. *Recurrence*: after F of stage p has started, the activations of its microbatch on the stages
    1 .. q <= p are live until its backward of stage q ends. From then until its W ends, activation +
    memory_b of stage q is live. Let h be the minimum time from that F to that end. If at most n - 1
@@ -32,13 +31,7 @@ of stage v to the start of its backward. There are m microbatches.
    least h after F of stage p of microbatch j. So the schedule without the first i n microbatches
    starts i h later.
    For v above 1 the arguments of every stage alone count too.
-6. *Pace*: stage 0 runs its F one after another, with duration g. So the n-th F (n = 0, 1, ...) of a
-   stage k starts at or after the minimum time of its first F plus n g; g is also at least the F of
-   every hosted stage before k. Before the first backward only F run. Up to an earlier instant t, at
-   most ceil((t - head of k) / g) F of every stage k have arrived. The rest of the time up to t is
-   idle. This is the wait of 1, 2 and 4 if it is longer than the wait by memory. (One machine with
-   release times, as in Carlier; not for device span, whose clock starts late.)
-7. *Work*: if microbatches differ, 1 to 6 count all of them as long as the smallest. The head and
+6. *Work*: if microbatches differ, 1 to 5 count all of them as long as the smallest. The head and
    the sum of all work are a bound as well; if backwards are whole, the way of 2 follows.
 If layers run no backward, the first stages need not wait for later stages. For makespan this makes
 no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
@@ -152,19 +145,9 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
     return (backward_times(space, 0 * high, high).minimum - space.sums.gradient_time[high]) * slow
 
 
-def pace_of(space: PartitionSpace, high: int) -> int:
-    """Time of F of stage 0 with `high` layers: the minimum distance of the inputs of any stage."""
-    return int(space.sums.forward[high]) * space.slowness_of(space.hosts[0])
-
-
-def device_bound(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], pace: int = 0
-) -> DeviceBound:
-    """The largest bound of a device by all arguments of this module.
-
-    `pace` is the minimum time of F of stage 0 (see `pace_of`); 0: unknown.
-    """
-    own = _Device(space, device, tuple(hosted), space.batches, pace=pace)
+def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
+    """The largest bound of a device by all arguments of this module."""
+    own = _Device(space, device, tuple(hosted), space.batches)
     if space.span and not space.has_all_backwards:
         work = own.work
         return DeviceBound(work, work - FOREVER)
@@ -177,13 +160,13 @@ def device_bound(
         for first in range(len(hosted)):
             bound = _larger(bound, own.recurrence(first))
         for stage in hosted if len(hosted) > 1 else ():
-            bound = _larger(bound, _stage_alone(space, device, stage, pace))
+            bound = _larger(bound, _stage_alone(space, device, stage))
         short = own.min_memory() > own.headroom + own.static
         bound = DeviceBound(*(np.where(short, FOREVER, row) for row in bound))
     return bound
 
 
-def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -> DeviceBound:
+def _stage_alone(space: PartitionSpace, device: int, stage: Hosted) -> DeviceBound:
     """Bound of one stage alone on a device, computed once for equal layers if possible."""
     key = stage.low * (space.num_layers + 1) + stage.high
     _, first_indices, same = np.unique(key, return_index=True, return_inverse=True)
@@ -193,8 +176,8 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted, pace: int) -
         for row in (different.recompute_time, different.saved)
     )
     if np.any(recompute_time != stage.recompute_time) or np.any(saved != stage.saved):
-        return device_bound(space, device, [stage], pace)
-    bound = device_bound(space, device, [different], pace)
+        return device_bound(space, device, [stage])
+    bound = device_bound(space, device, [different])
     return DeviceBound(*(row[same] for row in bound))
 
 
@@ -259,15 +242,10 @@ class _Device:
         hosted: tuple[Hosted, ...],
         batches: int | Ints,
         later: int | Ints = 0,
-        pace: int = 0,
     ) -> None:
-        """`later`: additional delay of the first of the `batches` microbatches.
-
-        `pace` is the distance of their inputs, if all microbatches count.
-        """
+        """`later`: additional delay of the first of the `batches` microbatches."""
         sums = space.sums
         self.space, self.device, self.hosted, self.later = space, device, hosted, later
-        self.pace = 0 if space.span else pace
         self.batches: Ints = np.asarray(batches) + 0 * hosted[0].low
         ends = [(stage.low, stage.high) for stage in hosted]
         slow = space.slowness_of(device)
@@ -323,7 +301,7 @@ class _Device:
 
     @property
     def waiting_and_work(self) -> DeviceBound:
-        """Argument 7: the least wait for the first input, then all operations."""
+        """Argument 6: the least wait for the first input, then all operations."""
         end = self.head(0) + self.work
         bound = DeviceBound(end, end - FOREVER)
         return bound if self.space.split else _larger(bound, self._ends(end - self.backward[0]))
@@ -403,32 +381,7 @@ class _Device:
             KnapsackItems(self.forward[k], self.activation[k], self.batches) for k in stages
         ]
         way = self._down(first) + self.round_trip
-        wait = np.maximum(0, way - max_work(forwards, self._waiting_headroom))
-        return np.maximum(wait, self._paced_wait(first, way)) if self.pace else np.asarray(wait)
-
-    def _paced_wait(self, first: int, way: Ints) -> Ints:
-        """Argument 6: idle time up to `way` after the head of a hosted stage.
-
-        Evaluated at that instant, and at the last arrival of an F of each stage before it.
-        """
-        stages, start = range(first, len(self.hosted)), self.head(first)
-        heads = [self.head(k) - start for k in stages]
-        paces = [np.max([0 * way + self.pace, *self.forward[:k]], axis=0) for k in stages]
-
-        def idle(until: Ints) -> Ints:
-            come = (
-                np.clip(-((head - until) // pace), 0, self.batches)
-                for head, pace in zip(heads, paces, strict=True)
-            )
-            done = sum(count * self.forward[k] for count, k in zip(come, stages, strict=True))
-            return np.asarray(until - done)
-
-        idle_times = [idle(way)]
-        for head, pace in zip(heads, paces, strict=True):
-            idle_times.append(
-                idle(np.minimum(way, head + np.maximum(0, way - head) // pace * pace))
-            )
-        return np.asarray(np.max(idle_times, axis=0))
+        return np.asarray(np.maximum(0, way - max_work(forwards, self._waiting_headroom)))
 
     def _unfinished(self, times: list[Ints]) -> Ints:
         """Maximum backward work of other microbatches that remains when the last F starts.
@@ -493,30 +446,19 @@ class _Device:
         )
         turn = start + np.where(self.tight, wait, 0) + forwards + other_backwards + self.round_trip
         bound = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
-        bound = _larger(bound, DeviceBound(work, bound.through))
-        for stage in range(len(self.hosted)):
-            bound = _larger(bound, self._up_to_backward(stage, start + wait + forwards))
-        return bound
-
-    def _up_to_backward(self, last: int, begun: Ints) -> DeviceBound:
-        """Argument 4, up to the last backward of hosted stage `last`, after all F and idle time."""
-        above = np.asarray(self.batches * sum(self.gradient_time[last + 1 :], start=0 * begun))
-        return self._ends(
-            begun + above + (self.batches - 1) * self.gradient_time[last] + self._up(last)
-        )
+        return _larger(bound, DeviceBound(work, bound.through))
 
     def recurrence(self, first: int) -> DeviceBound:
-        """Argument 5 from F of hosted stage `first`, for the maximum repetitions and one less."""
+        """Argument 5 from F of hosted stage `first`, for the maximum number of repetitions."""
         bound = DeviceBound(0 * self.live, 0 * self.live - FOREVER)
         work = np.asarray(sum(self.forward[first:]) + sum(self.backward))
         for fit, gap in self._repetitions(first):
-            max_repetitions: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
-            for times in (max_repetitions, max_repetitions - 1):
-                repeating = np.flatnonzero(times > 0)
-                if repeating.size:
-                    rest = self._at(repeating, self.batches - times * fit, times * gap)
-                    for row, own in zip(bound, rest.way_from(first), strict=True):
-                        row[repeating] = np.maximum(row[repeating], own)
+            times: Ints = np.where(gap > fit * work, (self.batches - 1) // fit, 0)
+            repeating = np.flatnonzero(times > 0)
+            if repeating.size:
+                rest = self._at(repeating, self.batches - times * fit, times * gap)
+                for row, own in zip(bound, rest.way_from(first), strict=True):
+                    row[repeating] = np.maximum(row[repeating], own)
         return bound
 
     def _repetitions(self, first: int) -> Iterator[tuple[Ints, Ints]]:

@@ -53,22 +53,21 @@ def chosen_bound(
     device: int,
     hosted: Sequence[Hosted],
     ceiling: int = FOREVER,
-    pace: int = 0,
 ) -> DeviceBound:
     """Bound of a device: the minimum over the options of its stages.
 
-    A bound above the ceiling need not be exact. `pace` as in `device_bound`.
+    A bound above the ceiling need not be exact.
     """
-    floor = device_bound(space.unlimited, device, hosted, pace)
+    floor = device_bound(space.unlimited, device, hosted)
     indices = np.flatnonzero(floor.alone <= ceiling)
     if space.limits is None or not indices.size:
         return floor
     stages = [stage.at(indices) for stage in hosted]
     if space.options is None:
-        best = device_bound(space, device, stages, pace)
+        best = device_bound(space, device, stages)
     else:
         selected_floor = DeviceBound(*(row[indices] for row in floor))
-        best = _min_over_points(space, device, stages, selected_floor, ceiling, pace)
+        best = _min_over_points(space, device, stages, selected_floor, ceiling)
     for row, own in zip(floor, best, strict=True):
         row[indices] = own
     return floor
@@ -80,7 +79,6 @@ def _min_over_points(
     hosted: Sequence[Hosted],
     floor: DeviceBound,
     ceiling: int,
-    pace: int,
 ) -> DeviceBound:
     """Minimum bound over all combinations of points of a device's stages.
 
@@ -89,7 +87,7 @@ def _min_over_points(
     the ceiling.
     """
     first, *combinations = _optional(space, hosted)
-    alone, through = device_bound(space, device, first, pace)
+    alone, through = device_bound(space, device, first)
     tail = int(first_stage_tail(space, np.arange(1, space.num_layers + 1)).max())
     useful = (floor.alone < alone) | (floor.through < through)
     highest = np.minimum(np.maximum(alone, through + tail), ceiling + 1)
@@ -104,7 +102,7 @@ def _min_over_points(
             for stages, own in zip(combinations, selected, strict=True)
         ]
         joined = [Hosted.joined(stages) for stages in zip(*chosen, strict=True)]
-        bound = device_bound(space, device, joined, pace)
+        bound = device_bound(space, device, joined)
         np.minimum.at(alone, indices, bound.alone)
         np.minimum.at(through, indices, bound.through)
     return DeviceBound(np.maximum(alone, floor.alone), np.maximum(through, floor.through))

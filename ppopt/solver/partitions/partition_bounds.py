@@ -20,7 +20,6 @@ from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
     first_stage_tail,
-    pace_of,
 )
 from ppopt.solver.partitions.option_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.partition_program import (
@@ -75,12 +74,9 @@ def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> lis
 
 def _bounds_of_equal_first(space: PartitionSpace, partitions: Sequence[Counts]) -> Ints:
     """Bounds of partitions with the same layers in stage 0."""
-    length = partitions[0][0]
-    tail, pace = int(first_stage_tail(space, np.array(length))), pace_of(space, length)
+    tail = int(first_stage_tail(space, np.array(partitions[0][0])))
     bounds = [
-        np.broadcast_to(
-            chosen_bound(space, device, stages, pace=pace).with_tail(tail), len(partitions)
-        )
+        np.broadcast_to(chosen_bound(space, device, stages).with_tail(tail), len(partitions))
         for device, stages in enumerate(_hosted(space, partitions))
     ]
     return np.asarray(np.max(bounds, axis=0))
@@ -405,19 +401,19 @@ def memory_of_all(space: PartitionSpace) -> int:
 
 
 def _need(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
 ) -> DeviceBound:
     """Minimum memory of a device."""
-    del ceiling, pace
+    del ceiling
     need = chosen_memory(space, device, hosted)
     return DeviceBound(need, need - FOREVER)
 
 
 def _need_beside_limit(
-    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int, pace: int
+    space: PartitionSpace, device: int, hosted: Sequence[Hosted], ceiling: int
 ) -> DeviceBound:
     """Minimum memory of a device plus the difference between the largest limit and its own."""
-    del ceiling, pace
+    del ceiling
     assert space.limits is not None
     need = chosen_memory(space, device, hosted) + max(space.limits) - space.limits[device]
     return DeviceBound(need, need - FOREVER)

@@ -7,8 +7,8 @@ middle cut that the caller fixes. So a state is one or two positions, and a devi
 layers at each. The bound of a partition is the maximum over its devices. The minimum over all
 partitions is a bottleneck path (a shortest path whose length is its largest arc).
 
-The caller also fixes stage 0: every path out ends with its backward, and its F determine the
-minimum distance of the inputs of every stage.
+Every path out ends with the backward of stage 0. Its tail is the minimum time of that backward
+minus the gradient time of its layers (`first_stage_tail`). So each possible tail has a program.
 """
 
 from __future__ import annotations
@@ -39,7 +39,6 @@ from ppopt.solver.partitions.layer_run_bounds import (
     Hosted,
     backward_times,
     first_stage_tail,
-    pace_of,
 )
 from ppopt.solver.partitions.option_bounds import chosen_bound
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
@@ -98,29 +97,14 @@ def _pattern_of(space: PartitionSpace) -> PlacementPattern | None:
     return PlacementPattern.LOOP if rest == first else None
 
 
-class StageZeroContext(NamedTuple):
-    """Properties of stage 0 that affect the bounds of other devices."""
-
-    tail: int
-    """`first_stage_tail` of stage 0."""
-    pace: int
-    """Time of F of stage 0; 0: unknown, or without effect on the function."""
-
-
-ANY = StageZeroContext(tail=0, pace=0)
-"""Context with which bounds hold for every stage 0."""
-
-
 class BoundFunction(NamedTuple):
     """A function of devices; its value for a partition is the maximum over the devices."""
 
-    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int, int], DeviceBound]
+    of_device: Callable[[PartitionSpace, int, Sequence[Hosted], int], DeviceBound]
     """Value of a device with its hosted stages, one entry per choice; values above a ceiling need
-    not be exact. The last argument is the pace of stage 0; 0: unknown."""
+    not be exact."""
     part: Callable[[PartitionSpace, Ints, Ints], Ints]
     """Value of a range of layers; the sum over the stages of a device is at most its value."""
-    paced: bool = False
-    """Whether the pace of stage 0 affects the value."""
 
 
 def work(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
@@ -133,7 +117,7 @@ def _stage_time(space: PartitionSpace, low: Ints, high: Ints) -> Ints:
     return np.asarray(forward[high] - forward[low] + backward_times(space, low, high).minimum)
 
 
-VALUE = BoundFunction(chosen_bound, work, paced=True)
+VALUE = BoundFunction(chosen_bound, work)
 """Lower bound of the objective, in ticks."""
 
 
@@ -151,28 +135,29 @@ class PartitionProgram:
         self.space, self.pattern, self.ceiling, self._figure = space, pattern, ceiling, figure
         self._num_positions = space.num_layers + 1
         self._seconds = 1 if pattern is PlacementPattern.SINGLE else self._num_positions
-        self._choices: dict[StageZeroContext, list[DeviceRuns]] = {}
-        """Per device, as far as computed, by the context of stage 0."""
-        self._suffixes: dict[StageZeroContext, list[Ints]] = {}
-        """Per device, the last device first, as far as computed."""
-        self._bounded: dict[StageZeroContext, _Bounded] = {}
+        self._choices: list[DeviceRuns] = []
+        """Per device, as far as computed."""
+        self._unfinished: list[DeviceBound] = []
+        """Bounds of the first choices of the next device."""
+        self._suffixes: dict[int, list[Ints]] = {}
+        """Per device, the last device first, as far as computed, by the tail of stage 0."""
+        self._bounded: dict[int, _Bounded] = {}
+        """What is known of the partitions with each tail of stage 0."""
         self._runs_so_far: list[RunPositions] = []
         """Runs that any device may host, by their lengths, as far as computed."""
         self._num_runs = 0
         """Number of these runs."""
-        self._unfinished: dict[tuple[int, int], tuple[RunPositions, list[DeviceBound]]] = {}
-        """Choices of a device, by its level and the pace, with the bounds of the first ones."""
 
     @cached_property
     def min_bound(self) -> int:
         """Minimum bound of all partitions; FOREVER if it is above the ceiling."""
-        waiting = dict.fromkeys(self._first_stages)
-        while waiting:
-            stage = min(waiting, key=self._known_bound)
-            if self._known_bound(stage) == FOREVER or self._is_exact(stage):
-                return self._known_bound(stage)
-            self._raise(stage)
-        return FOREVER
+        while True:
+            tail = min(self._first_stages, key=self._known_bound, default=None)
+            if tail is None:
+                return FOREVER
+            if self._known_bound(tail) == FOREVER or self._is_exact(tail):
+                return self._known_bound(tail)
+            self._raise(tail)
 
     @property
     def min_bound_so_far(self) -> int:
@@ -189,28 +174,28 @@ class PartitionProgram:
 
         Best-first search over devices; among equal bounds the deepest node is expanded first.
         """
-        heap: list[tuple[int, int, tuple[Runs, ...], StageZeroContext, int]] = []
+        heap: list[tuple[int, int, tuple[Runs, ...], int, int]] = []
         waiting, pops = dict.fromkeys(self._first_stages), count(1)
         while heap or waiting:
-            stage = min(waiting, key=self._known_bound, default=None)
-            if stage is not None and (not heap or self._known_bound(stage) < heap[0][0]):
-                if self._known_bound(stage) == FOREVER:
+            tail = min(waiting, key=self._known_bound, default=None)
+            if tail is not None and (not heap or self._known_bound(tail) < heap[0][0]):
+                if self._known_bound(tail) == FOREVER:
                     waiting.clear()
-                elif not self._is_exact(stage):
-                    self._raise(stage)
+                elif not self._is_exact(tail):
+                    self._raise(tail)
                 else:
-                    del waiting[stage]
-                    for key, middle, runs in self._roots(stage, stage):
-                        heappush(heap, (key, 0, (runs,), stage, middle))
+                    del waiting[tail]
+                    for key, middle, runs in self._roots(tail, tail):
+                        heappush(heap, (key, 0, (runs,), tail, middle))
                 continue
             if next(pops) % LOOK == 0:
                 checkpoint()
-            key, depth, path, first, middle = heappop(heap)
+            key, depth, path, tail, middle = heappop(heap)
             if len(path) == self.space.num_devices:
                 yield key, self._counts(path)
                 continue
-            for bound, step in self._steps(path, first, middle):
-                heappush(heap, (max(key, bound), depth - 1, (*path, step), first, middle))
+            for bound, step in self._steps(path, tail, middle):
+                heappush(heap, (max(key, bound), depth - 1, (*path, step), tail, middle))
 
     def most_even(self, ceiling: int) -> Counts | None:
         """Partition that minimises the sum of squared stage times, with a bound up to the ceiling.
@@ -218,11 +203,11 @@ class PartitionProgram:
         A stage time is F + backward. Partitions with the minimum bound may have very uneven stages.
         """
         evenest = []
-        for stage in sorted(self._first_stages):
-            while self._known_bound(stage) <= ceiling and not self._is_exact(stage):
-                self._raise(stage)
-            if self._known_bound(stage) <= ceiling:
-                evenest.append(self._evenest(stage, ceiling))
+        for tail in sorted(self._first_stages):
+            while self._known_bound(tail) <= ceiling and not self._is_exact(tail):
+                self._raise(tail)
+            if self._known_bound(tail) <= ceiling:
+                evenest.append(self._evenest(tail, ceiling))
         return min(evenest, key=itemgetter(0))[1] if evenest else None
 
     # The states: positions after every device.
@@ -389,80 +374,61 @@ class PartitionProgram:
             fits & (first_end + after <= second - level) & (second_end + after <= last)
         )
 
-    def _bounded_choices(self, level: int, positions: RunPositions, pace: int) -> DeviceRuns:
-        """Choices of a device with their bounds; another query resumes."""
+    def _bounded_choices(self, level: int) -> DeviceRuns:
+        """Choices of the next device with their bounds; another query resumes."""
+        positions, bounds = self._positions_of(level), self._unfinished
         if not positions.first.size:
             return DeviceRuns(positions, DeviceBound(positions.first, positions.first))
-        known, bounds = self._unfinished.get((level, pace), (positions, []))
-        if not all(map(np.array_equal, known, positions)):
-            bounds = []
-        self._unfinished[level, pace] = positions, bounds
-        device = self.space.hosts[level]
         for low in range(len(bounds) * TOGETHER, positions.first.size, TOGETHER):
             checkpoint()
             hosted = self._hosted(level, positions.at(slice(low, low + TOGETHER)))
-            bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling, pace))
-        del self._unfinished[level, pace]
+            device = self.space.hosts[level]
+            bounds.append(self._figure.of_device(self.space, device, hosted, self.ceiling))
+        self._unfinished = []
         return DeviceRuns(positions, DeviceBound(*map(np.concatenate, zip(*bounds, strict=True))))
 
-    def _choices_after(self, stage: StageZeroContext) -> list[DeviceRuns]:
-        """Runs that every device may host within the ceiling, for a context of stage 0."""
-        known = self._choices.setdefault(stage if stage.pace else ANY, [])
-        for level in range(len(known), self.space.num_devices):
-            positions = self._alive(level, stage) if stage.pace else self._positions_of(level)
-            known.append(self._bounded_choices(level, positions, stage.pace))
-        return known
-
-    def _alive(self, level: int, stage: StageZeroContext) -> RunPositions:
-        """Choices for a context of stage 0 that the other devices can complete, with any pace."""
-        unpaced = stage._replace(pace=0)
-        choices = self._choices_after(unpaced)[level]
-        followed = np.any(self._suffix(unpaced, level) < FOREVER, axis=-1)
-        alive = followed[self._ends(choices.positions)]
-        return choices.positions.at(alive & (choices.bound.with_tail(stage.tail) <= self.ceiling))
+    def _choices_upto(self, level: int) -> list[DeviceRuns]:
+        """Runs that every device up to a level may host within the ceiling."""
+        for following in range(len(self._choices), level + 1):
+            self._choices.append(self._bounded_choices(following))
+        return self._choices
 
     # The programs.
 
     @cached_property
-    def _first_stages(self) -> dict[StageZeroContext, list[int]]:
-        """Possible contexts of stage 0, each with the lengths of stage 0 that have it."""
-        contexts: dict[StageZeroContext, list[int]] = {}
-        for length in np.unique(self._choices_after(ANY)[0].positions.first_run).tolist():
+    def _first_stages(self) -> dict[int, list[int]]:
+        """Possible tails of stage 0, each with the lengths of stage 0 that have it."""
+        lengths: dict[int, list[int]] = {}
+        for length in np.unique(self._choices_upto(0)[0].positions.first_run).tolist():
             tail = int(first_stage_tail(self.space, np.array(length)))
-            pace = pace_of(self.space, length) if self._figure.paced else 0
-            contexts.setdefault(StageZeroContext(tail, pace), []).append(length)
-        return contexts
+            lengths.setdefault(tail, []).append(length)
+        return lengths
 
-    def _known_bound(self, stage: StageZeroContext) -> int:
-        """Lower bound of partitions with a context of stage 0; FOREVER: above the ceiling."""
-        return self._bounded[stage].bound if stage in self._bounded else -1
+    def _known_bound(self, tail: int) -> int:
+        """Lower bound of partitions with a tail of stage 0; FOREVER: above the ceiling."""
+        return self._bounded[tail].bound if tail in self._bounded else -1
 
-    def _is_exact(self, stage: StageZeroContext) -> bool:
-        """Whether some partition with that context has this bound."""
-        return stage in self._bounded and self._bounded[stage].counted == stage
+    def _is_exact(self, tail: int) -> bool:
+        """Whether some partition with that tail has this bound."""
+        return tail in self._bounded and self._bounded[tail].counted == tail
 
-    def _raise(self, stage: StageZeroContext) -> None:
-        """Refine the bound of a context: by the minimum tail of all, then its own, then its pace.
+    def _raise(self, tail: int) -> None:
+        """Refine the bound of a tail: by the minimum tail of all, then by its own.
 
-        So the work for a single context is done only if the weaker bound does not exclude it.
+        So the work for a single tail is done only if the weaker bound does not exclude it.
         """
-        unpaced = stage._replace(pace=0)
-        weakest = StageZeroContext(min(context.tail for context in self._first_stages), 0)
-        if stage not in self._bounded:
-            counted = weakest
-        else:
-            counted = unpaced if self._bounded[stage].counted == weakest != unpaced else stage
-        bounds = (bound for bound, *_ in self._roots(stage, counted))
-        self._bounded[stage] = _Bounded(counted, min(bounds, default=FOREVER))
+        counted = tail if tail in self._bounded else min(self._first_stages)
+        bounds = (bound for bound, *_ in self._roots(tail, counted))
+        self._bounded[tail] = _Bounded(counted, min(bounds, default=FOREVER))
 
-    def _suffix(self, stage: StageZeroContext, level: int) -> Ints:
+    def _suffix(self, tail: int, level: int) -> Ints:
         """[first][second][middle]: minimum bound over all devices after a level."""
-        if stage not in self._suffixes:
-            self._suffixes[stage] = [self._end()]
-        levels = self._suffixes[stage]
-        for choices in self._choices_after(stage)[-len(levels) : 0 : -1]:
+        if tail not in self._suffixes:
+            self._suffixes[tail] = [self._end()]
+        levels = self._suffixes[tail]
+        for choices in self._choices_upto(self.space.num_devices - 1)[-len(levels) : 0 : -1]:
             checkpoint()
-            weight = choices.bound.with_tail(stage.tail)
+            weight = choices.bound.with_tail(tail)
             indices = np.flatnonzero(weight <= self.ceiling)
             candidates = choices.positions.at(indices)
             ends = self._ends(candidates)
@@ -471,14 +437,12 @@ class PartitionProgram:
             )
         return levels[-1 - level]
 
-    def _roots(
-        self, stage: StageZeroContext, counted: StageZeroContext
-    ) -> list[tuple[int, int, Runs]]:
-        """Choices of the first device for a context of stage 0: minimum bound, middle cut, runs.
+    def _roots(self, tail: int, counted: int) -> list[tuple[int, int, Runs]]:
+        """Choices of the first device for a tail of stage 0: minimum bound, middle cut, runs.
 
-        `counted` is the context that the bound uses.
+        `counted` is the tail that the bound uses.
         """
-        lengths, roots = self._first_stages[stage], []
+        lengths, roots = self._first_stages[tail], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
                 checkpoint()
@@ -486,15 +450,13 @@ class PartitionProgram:
             roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
         return roots
 
-    def _steps(
-        self, path: tuple[Runs, ...], first: StageZeroContext, middle: int
-    ) -> list[tuple[int, Runs]]:
+    def _steps(self, path: tuple[Runs, ...], tail: int, middle: int) -> list[tuple[int, Runs]]:
         """Choices of the next device within the ceiling, with the minimum bound from there on."""
-        choices = self._choices_after(first)[len(path)]
+        choices = self._choices_upto(len(path))[len(path)]
         choices = choices.at(choices.positions.beginning_at(self._positions(path, middle)))
         row = middle if self.pattern is PlacementPattern.LOOP else 0
-        rest = self._suffix(first, len(path))[(*self._ends(choices.positions), row)]
-        bounds = np.maximum(choices.bound.with_tail(first.tail), rest)
+        rest = self._suffix(tail, len(path))[(*self._ends(choices.positions), row)]
+        bounds = np.maximum(choices.bound.with_tail(tail), rest)
         indices = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
 
@@ -528,20 +490,20 @@ class PartitionProgram:
             )
         )
 
-    def _within(self, level: int, stage: StageZeroContext, ceiling: int) -> RunPositions:
-        """Runs that a device may host within a ceiling, for a context of stage 0."""
-        choices = self._choices_after(stage)[level]
-        fits = choices.bound.with_tail(stage.tail) <= ceiling
+    def _within(self, level: int, tail: int, ceiling: int) -> RunPositions:
+        """Runs that a device may host within a ceiling, for a tail of stage 0."""
+        choices = self._choices_upto(level)[level]
+        fits = choices.bound.with_tail(tail) <= ceiling
         if not level:
-            fits &= np.isin(choices.positions.first_run, self._first_stages[stage])
+            fits &= np.isin(choices.positions.first_run, self._first_stages[tail])
         return choices.positions.at(fits)
 
-    def _square_suffix(self, stage: StageZeroContext, ceiling: int) -> list[np.ndarray]:
+    def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:
         """Per level, [first][second][middle]: minimum sum of squares from there on."""
         levels = [np.where(self._end() == 0, 0.0, np.inf)]
         for level in range(self.space.num_devices - 1, 0, -1):
             checkpoint()
-            candidates = self._within(level, stage, ceiling)
+            candidates = self._within(level, tail, ceiling)
             squares = self._squares(level, candidates)
             levels.append(
                 min_by_position(
@@ -554,12 +516,12 @@ class PartitionProgram:
             )
         return levels[::-1]
 
-    def _evenest(self, stage: StageZeroContext, ceiling: int) -> tuple[float, Counts]:
-        """The minimum sum of squares for a context of stage 0, and a partition that has it."""
+    def _evenest(self, tail: int, ceiling: int) -> tuple[float, Counts]:
+        """The minimum sum of squares for a tail of stage 0, and a partition that has it."""
         path: tuple[Runs, ...] = ()
         total, middle = 0.0, 0
-        for level, rest in enumerate(self._square_suffix(stage, ceiling)):
-            candidates = self._within(level, stage, ceiling)
+        for level, rest in enumerate(self._square_suffix(tail, ceiling)):
+            candidates = self._within(level, tail, ceiling)
             if level:
                 candidates = candidates.at(candidates.beginning_at(self._positions(path, middle)))
             middles = np.full_like(candidates.second, middle)
@@ -576,8 +538,8 @@ class PartitionProgram:
 
 
 class _Bounded(NamedTuple):
-    """Bound of all partitions with a certain context of stage 0."""
+    """Bound of all partitions with a certain tail of stage 0."""
 
-    counted: StageZeroContext
-    """Context that the bound uses."""
+    counted: int
+    """Tail that the bound uses."""
     bound: int

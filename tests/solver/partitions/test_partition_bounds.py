@@ -136,11 +136,6 @@ def test_no_bound_is_above_the_optimum() -> None:
     assert tight > looked / 4
 
 
-def behind_a_long_layer(rng: Random) -> PartitionSpace | None:
-    """Where the pace of stage 0 raises a bound."""
-    return slow_at_first(draw_space(rng, most_layers=1, span=False), rng)
-
-
 def where_memory_recurs(rng: Random) -> PartitionSpace | None:
     """Several stages on a device, within limits."""
     space = draw_space(rng, most_layers=1, span=False, batches=3)
@@ -148,46 +143,23 @@ def where_memory_recurs(rng: Random) -> PartitionSpace | None:
 
 
 @pytest.mark.parametrize("count", [3, slow(20)])
-@pytest.mark.parametrize(
-    ("drawn", "raising"),
-    [
-        (behind_a_long_layer, (partition_bounds, "pace_of", lambda *_: 0)),
-        (where_memory_recurs, (layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))),
-    ],
-)
-def test_no_bound_that_an_argument_raises_is_above_the_optimum(
-    drawn: Callable[[Random], PartitionSpace | None],
-    raising: tuple[object, str, object],
-    count: int,
-    monkeypatch: pytest.MonkeyPatch,
+def test_no_bound_that_the_recurrence_raises_is_above_the_optimum(
+    count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Against a schedule, where the bound is lower without the argument."""
     rng, raised, tight = Random(11), 0, 0
     while raised < count:
-        space = drawn(rng)
+        space = where_memory_recurs(rng)
         for counts in every_partition(space) if space else ():
             bound = partition_bound(space, counts)
             with monkeypatch.context() as patch:
-                patch.setattr(*raising)
+                patch.setattr(layer_run_bounds._Device, "_repetitions", lambda *_: iter(()))
                 if bound in (FOREVER, partition_bound(space, counts)):
                     continue
             best = by_model(pipeline_of(space, counts), fused=space.whole)
             assert best is None or bound <= best, (space, counts, bound, best)
             raised, tight = raised + 1, tight + (bound == best)
     assert tight > raised / 8
-
-
-def test_an_earlier_stage_of_a_device_sets_the_pace_of_a_later_one() -> None:
-    """Two devices, two stages each: the bound is the optimum, 91 by the pace of stage 0 alone."""
-    times = (10, 3, 5, 3, 1), (3, 4, 4, 4, 1), (2, 2, 5, 3, 5), (5, 6, 9, 7, 6)
-    layers = layer_costs(*times, (1,) * 5, (0,) * 5, (0,) * 5)
-    delays = np.array((((3, 0, 0, 0, 3, 1),) * 3, ((2, 0, 0, 0, 3, 2),) * 3))
-    space = PartitionSpace(
-        layers, (0, 1, 0, 1), 3, delays, limits=None, split=True, whole=False, span=False
-    )
-    counts = (1, 1, 1, 2)
-    assert partition_bound(space, counts) == 93
-    assert by_model(pipeline_of(space, counts), fused=False) == 93
 
 
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
@@ -263,12 +235,12 @@ def test_turns_go_on_where_the_last_one_ended(seed: int, monkeypatch: pytest.Mon
     """A turn ends when the clock was read a few times; no device is bounded twice."""
     space = draw_space(Random(6000 + seed))
     listed = by_enumeration(space)
-    bounded: list[tuple[Any, int, int]] = []
+    bounded: list[tuple[Any, int]] = []
     real = partition_program.PartitionProgram._bounded_choices
 
-    def watched(program: Any, level: int, places: Any, pace: int) -> Any:
-        bounds = real(program, level, places, pace)
-        bounded.append((program, level, pace))
+    def watched(program: Any, level: int) -> Any:
+        bounds = real(program, level)
+        bounded.append((program, level))
         return bounds
 
     monkeypatch.setattr(partition_program.PartitionProgram, "_bounded_choices", watched)
