@@ -169,17 +169,17 @@ def _planned(
     slowdown: Fraction | None,
 ) -> Plan:
     """Plan of a space with all reports; `current` is a schedule to start from."""
-    params, limited = request.params.plan, "mem_limit" in space.fields
-    later = share_of_reports(params, limited=limited, within=slowdown is not None)
+    params = request.params.plan
+    later = share_of_reports(space, slowdown, params)
     with request.scope():
         with part(1 - params.min_memory_share - later):
             search = PlanSearch(space, objective, kind, request)
-            reports = PlanReports(search)
-            reports.start_from_baselines()
+            search.start_from_baselines()
             if current is not None and can_start_from(current):
                 search.start_from([current])
-            result = search.run()
-        result = reports.add_to(result, slowdown)
+            search.run()
+            search.start_from_late_baselines()
+        result = PlanReports(search, slowdown).plan()
     if result.value is not None:
         return result
     row = least_memory_row(space)
@@ -218,7 +218,7 @@ def search_plan_space(
         search.usual_known, search.first_improvement = usual_known, first_improvement
         search.start_from(starts)
         if evaluates and SEARCHED in space.strategies:
-            PlanReports(search).start_from_baselines()
+            search.start_from_baselines()
         return search.run()
 
 

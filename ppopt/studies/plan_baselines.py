@@ -18,15 +18,13 @@ from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Strategy, registry
-from ppopt.studies.baselines import EvaluationRequest, evaluate_strategies
+from ppopt.studies.baselines import Evaluation, EvaluationRequest, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import AS_GIVEN, PlanConfiguration, PlanSpace
-from ppopt.studies.strategy_search import StrategySearch
 
 MAX_SECONDS = 0.5
 """Maximum estimated seconds of one schedule; slower strategies are skipped."""
@@ -54,12 +52,6 @@ class _Setting(NamedTuple):
         """Sort key: strategies that most trainers run, then those that the plan could choose."""
         return self.request.strategy.name not in KNOWN, not self.in_space
 
-    def baseline(self, schedule: Schedule, objective: Objective) -> PlanBaseline:
-        """Schedule of the strategy, as a baseline of the plan."""
-        recompute = _recompute(self.variant.recompute, schedule)
-        value = objective_value(schedule, objective)
-        return PlanBaseline(self.request.strategy.name, schedule, value, recompute, self.in_space)
-
 
 class PlanBaselines:
     """Evaluates strategies for a plan until the time is up."""
@@ -67,12 +59,21 @@ class PlanBaselines:
     def __init__(self, space: PlanSpace, objective: Objective, backward_kind: BackwardKind) -> None:
         """Use the strategies of the space's runtime whose backwards are of this kind."""
         self._space, self._objective, self._backward_kind = space, objective, backward_kind
-        self.results: list[PlanBaseline] = []
-        """Baselines within the memory limits."""
-        self._open: dict[int, tuple[_Setting, StrategySearch]] = {}
-        """Searches that can be continued, by index of `results`."""
+        self._evaluated: list[tuple[_Setting, Evaluation]] = []
+        """Strategies that are evaluated, and within the memory limits."""
         self._waiting: dict[int, list[_Variant]] = {}
         """Strategies that are not evaluated yet, by number of microbatches."""
+
+    @property
+    def results(self) -> list[PlanBaseline]:
+        """Baselines within the memory limits."""
+        return [
+            self._baseline(
+                setting.variant.recompute, evaluation.schedule, in_space=setting.in_space
+            )
+            for setting, evaluation in self._evaluated
+            if evaluation.schedule is not None
+        ]
 
     def search(self, batches: int, **limits: Any) -> None:
         """Evaluate the remaining strategies in the time left, within `limits`.
@@ -92,33 +93,33 @@ class PlanBaselines:
             if evaluation.out_of_time:
                 waiting.append(setting.variant)
             elif evaluation.schedule is not None and evaluation.schedule.fits_limits:
-                if evaluation.search is not None:
-                    self._open[len(self.results)] = setting, evaluation.search
-                self.results.append(setting.baseline(evaluation.schedule, self._objective))
+                self._evaluated.append((setting, evaluation))
 
     def refine(self, batches: int) -> None:
         """Continue the searches of the strategies that gains are reported over.
 
         These are the best strategy, and those that most trainers run.
         """
+        results = self.results
         named = [
-            position for position in self._open if self._is_named(self.results[position], batches)
+            position
+            for position, baseline in enumerate(results)
+            if baseline.in_space
+            and baseline.schedule.pipeline.batches == batches
+            and self._evaluated[position][1].search is not None
         ]
-        ranked = sorted(named, key=lambda position: self.results[position].value)
-        positions = ranked[:1]
+        named.sort(key=lambda position: results[position].value)
+        chosen = named[:1]
         for name in KNOWN:
-            known = [position for position in ranked if self.results[position].strategy == name]
-            positions += [position for position in known[:1] if position not in positions]
-        for index, position in enumerate(positions):
-            setting, search = self._open[position]
-            with part(equal_share(len(positions) - index - 1)):
-                search.descend_until_stalled()
-            self.results[position] = setting.baseline(search.schedule(), self._objective)
-
-    @staticmethod
-    def _is_named(baseline: PlanBaseline, batches: int) -> bool:
-        """Whether a gain over a strategy may be reported."""
-        return baseline.in_space and baseline.schedule.pipeline.batches == batches
+            known = [position for position in named if results[position].strategy == name]
+            chosen += [position for position in known[:1] if position not in chosen]
+        for index, position in enumerate(chosen):
+            setting, evaluation = self._evaluated[position]
+            assert evaluation.search is not None
+            with part(equal_share(len(chosen) - index - 1)):
+                evaluation.search.descend_until_stalled()
+            evaluation = evaluation._replace(schedule=evaluation.search.schedule())
+            self._evaluated[position] = setting, evaluation
 
     def add_to(self, plan: Plan) -> Plan:
         """Add the baselines to a plan: same number of microbatches, best first, one per name.
@@ -127,26 +128,25 @@ class PlanBaselines:
         """
         assert plan.best is not None
         batches = plan.best.configuration.batches
-        baselines = [
-            baseline for baseline in self.results if baseline.schedule.pipeline.batches == batches
+        baselines = self.results + [
+            self._baseline(row.configuration.recompute, row.schedule, in_space=True)
+            for row in plan.rows
+            if row.configuration.strategy != SEARCHED and row.schedule is not None
         ]
-        for row in plan.rows:
-            configuration, schedule = row.configuration, row.schedule
-            if (
-                configuration.strategy != SEARCHED
-                and configuration.batches == batches
-                and schedule is not None
-            ):
-                value = objective_value(schedule, self._objective)
-                recompute = _recompute(configuration.recompute, schedule)
-                name = configuration.strategy
-                baselines.append(PlanBaseline(name, schedule, value, recompute, True))
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
-            best.setdefault(baseline.strategy, baseline)
+            if baseline.schedule.pipeline.batches == batches:
+                best.setdefault(baseline.strategy, baseline)
         names = (variant.strategy.name for variant in self._waiting.get(batches, ()))
         late = dict.fromkeys(name for name in names if name not in best)
         return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(late))
+
+    def _baseline(self, recompute: str, schedule: Schedule, *, in_space: bool) -> PlanBaseline:
+        """Schedule of a strategy, as a baseline; if recompute was chosen, perhaps none does."""
+        if recompute == SEARCH and not any(schedule.pipeline.recomputed):
+            recompute = "none"
+        value, name = objective_value(schedule, self._objective), str(schedule.origin.strategy)
+        return PlanBaseline(name, schedule, value, recompute, in_space)
 
     def _variants(self) -> Iterator[_Variant]:
         """All strategies with every number of chunks and every recompute mode of the plan.
@@ -186,26 +186,11 @@ class PlanBaselines:
             placed = strategy.apply(pipeline, options)
             twice = placed.routes > pipeline.routes
             known = space.runtime == "any" and any(pipeline.costs.static)
-            is_row = self._configuration(strategy, placed, recompute, strategy.name) in space
+            configuration = PlanConfiguration(
+                batches, strategy.placement, placed.num_chunks, recompute, strategy.name
+            )
+            is_row = configuration in space
             if placed.num_slices == pipeline.num_slices and (known or not twice) and not is_row:
-                request = EvaluationRequest(strategy, placed, options)
-                yield _Setting(request, variant, self._is_within(strategy, placed, recompute))
-
-    def _is_within(self, strategy: Strategy, placed: Pipeline, recompute: str) -> bool:
-        """Whether the plan could have chosen the schedule of a strategy."""
-        same = placed.routes == self._space.fields.get("routes", 1)
-        return same and self._configuration(strategy, placed, recompute, SEARCHED) in self._space
-
-    @staticmethod
-    def _configuration(
-        strategy: Strategy, placed: Pipeline, recompute: str, chosen: str
-    ) -> PlanConfiguration:
-        """Configuration of a plan whose schedules are those of a strategy, or any."""
-        return PlanConfiguration(
-            placed.batches, strategy.placement, placed.num_chunks, recompute, chosen
-        )
-
-
-def _recompute(choice: str, schedule: Schedule) -> str:
-    """Recompute mode of a schedule: if it was chosen, perhaps no layer recomputes."""
-    return "none" if choice == SEARCH and not any(schedule.pipeline.recomputed) else choice
+                same_routes = placed.routes == pipeline.routes
+                in_space = same_routes and configuration._replace(strategy=SEARCHED) in space
+                yield _Setting(EvaluationRequest(strategy, placed, options), variant, in_space)

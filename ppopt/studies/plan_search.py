@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from itertools import count
 from math import inf
 from operator import itemgetter
@@ -46,6 +47,7 @@ from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.first_schedules import with_few_layers
+from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
@@ -76,6 +78,8 @@ class PlanSearch:
         """Whether the enclosing scopes count: a first search has ended, with or without a
         schedule."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options)
+        self.baselines = PlanBaselines(space, objective, backward_kind)
+        """Strategies that the search starts from, and that the plan is compared with."""
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
         self._included = list(with_wider(self.set_up.orders, recompute=SEARCH))
         """Configurations of all orders whose schedules another one has, each with that one. They
@@ -100,6 +104,38 @@ class PlanSearch:
         with scope(inf):
             self._search.enumerate_listed()
         self._update_orders()
+
+    def start_from_baselines(self) -> None:
+        """Evaluate strategies, and start every configuration from its best one.
+
+        The strategies that gains are reported over are continued. For small plans, no part is as
+        long as the time spent before: a plan that ends by proof is then reproducible.
+        """
+        self.evaluate_first()
+        params, max_seconds, max_descents = self._params, inf, inf
+        if self.by_clock:
+            max_seconds = params.baseline_seconds - self.options.spent
+        else:
+            max_descents = params.baseline_descents
+        search = partial(self.baselines.search, max_descents=max_descents, tell=self.tell)
+        with part(params.baseline_share), within(max_seconds):
+            self._for_each_count(search)
+        with part(params.refinement_share), within(self.options.spent if self.by_clock else inf):
+            self._for_each_count(self.baselines.refine)
+        self.start_from(baseline.schedule for baseline in self.baselines.results)
+
+    def _for_each_count(self, run: Callable[[int], None]) -> None:
+        """Run for every number of microbatches, each in an equal part of the time left."""
+        counts = self.set_up.space.batches
+        for index, batches in enumerate(counts):
+            with part(1 / (len(counts) - index)):
+                run(batches)
+
+    def start_from_late_baselines(self) -> None:
+        """Evaluate the remaining strategies in the time left, after the search."""
+        if self.best is not None:
+            self.baselines.search(self.best.configuration.batches)
+            self.start_from(baseline.schedule for baseline in self.baselines.results)
 
     def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.
@@ -358,11 +394,16 @@ class PlanSearch:
         return min(scheduled, key=rank, default=None)
 
     @property
+    def schedules(self) -> list[Schedule]:
+        """Best schedules of all configurations."""
+        return [each.schedule for each in self.candidates if each.schedule is not None]
+
+    @property
     def _value(self) -> int | None:
         """Time per microbatch of the best schedule."""
         return min_known(candidate.state.value for candidate in self.candidates)
 
-    def _in_units(self, time: int) -> Fraction:
+    def in_units(self, time: int) -> Fraction:
         """A time of the search for the microbatches of the best configuration."""
         best, set_up = self.best, self.set_up
         weight = set_up.space.weight(set_up.space.batches[0]) if best is None else best.weight
@@ -425,8 +466,8 @@ class PlanSearch:
             bound = max(bound, lower_bound_of(running) or 0)
             running_value = None if orders.value is None else int(orders.value * grid)
             value = min_known((value, running_value))
-        best = None if value is None else self._in_units(value)
-        return Progress(self.options.spent, phase, best, self._in_units(bound))
+        best = None if value is None else self.in_units(value)
+        return Progress(self.options.spent, phase, best, self.in_units(bound))
 
     def tell(self, phase: str, orders: Progress | None = None) -> None:
         """Report the state of the plan; `orders`: see `_state`."""
@@ -458,7 +499,7 @@ class PlanSearch:
             objective=set_up.objective,
             status=Status.of(value, lower_bound),
             rows=tuple(rows),
-            lower_bound=None if lower_bound is None else self._in_units(lower_bound),
+            lower_bound=None if lower_bound is None else self.in_units(lower_bound),
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,

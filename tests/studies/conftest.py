@@ -5,10 +5,12 @@ from __future__ import annotations
 import pytest
 
 from ppopt.studies.plan_reports import PlanReports
+from ppopt.studies.plan_search import PlanSearch
 
 
 @pytest.fixture
 def search_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     """A plan is its search: it evaluates no strategies before, and reports nothing after."""
-    monkeypatch.setattr(PlanReports, "start_from_baselines", lambda _: None)
-    monkeypatch.setattr(PlanReports, "add_to", lambda _, plan, __: plan)
+    for name in ("start_from_baselines", "start_from_late_baselines"):
+        monkeypatch.setattr(PlanSearch, name, lambda _: None)
+    monkeypatch.setattr(PlanReports, "plan", lambda reports: reports.search.plan())

@@ -27,7 +27,6 @@ from ppopt.studies.parallel_plan import _ParallelSearch, plan_parallelism
 from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.parallel_task import CombinationState, FirstTask
-from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 from tests.clock import stepping_clock
@@ -262,10 +261,10 @@ def test_a_plan_takes_a_baseline_that_was_evaluated_after_its_search() -> None:
     search = PlanSearch(whole, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1))
     linear = whole.pipeline(next(iter(whole)))
     search.start_from([evaluate(replace(linear, partition="balanced"), "1f1b")])
-    reports, plan = PlanReports(search), search.plan()
-    reports._baselines.search(8)
-    better = reports._started_again(plan)
-    within = [baseline.value for baseline in reports._baselines.results if baseline.in_space]
+    plan = search.plan()
+    search.start_from_late_baselines()
+    better = search.plan()
+    within = [baseline.value for baseline in search.baselines.results if baseline.in_space]
     assert plan.value is not None and better.value == min(within) < plan.value
 
 
