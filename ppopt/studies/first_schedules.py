@@ -32,6 +32,17 @@ from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
 
 
+def first_schedules_of(
+    space: PlanSpace,
+    pipeline: Pipeline,
+    objective: Objective = Objective.MAKESPAN,
+    kind: BackwardKind = BackwardKind.MIXED,
+) -> FirstSchedules:
+    """First schedules of a configuration of a space; `pipeline` is that of the configuration."""
+    accepts = partitions_on(space.runtime, pipeline)
+    return FirstSchedules(pipeline, objective, kind, accepts, space.options)
+
+
 def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
     """Schedule of the usual strategy in which as few layers recompute or offload as fit.
 
@@ -142,11 +153,7 @@ class FirstRows:
         """First schedules of a configuration that are in the space."""
         space = self._space
         with suppress(NotApplicableError):
-            pipeline = space.pipeline(configuration)
-            accepts = partitions_on(space.runtime, pipeline)
-            first = FirstSchedules(
-                pipeline, Objective.MAKESPAN, accepts_partition=accepts, options=space.options
-            )
+            first = first_schedules_of(space, space.pipeline(configuration))
             for schedule in schedules_of(first):
                 if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
                     yield schedule

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Any
 
 from ppopt.cancellation import part, shield
 from ppopt.problem.decisions import Decisions
@@ -38,14 +38,6 @@ DESCENT_SHARE = 0.5
 """Share of a turn for these descents; the rest is for the proof."""
 
 
-class PlanChoice(NamedTuple):
-    """One configuration of a plan, with the choice of its partitions and recompute."""
-
-    configuration: PlanConfiguration
-    problem: Problem
-    choice: Choice
-
-
 class PlanCandidate:
     """State of one configuration of a plan.
 
@@ -59,12 +51,15 @@ class PlanCandidate:
 
     def __init__(
         self,
-        plan_choice: PlanChoice,
+        configuration: PlanConfiguration,
+        problem: Problem,
+        choice: Choice,
         options: SolveOptions,
         weight: int,
         strategy: StrategySearch | None = None,
     ) -> None:
-        self.configuration, self.problem, self.choice = plan_choice
+        """`choice` has the partitions and recompute of the configuration."""
+        self.configuration, self.problem, self.choice = configuration, problem, choice
         self.weight = weight
         """Factor on the times of its schedules; see `Configuration.weight`."""
         self.options = options
@@ -76,8 +71,6 @@ class PlanCandidate:
         """Schedules of the placement from which the next search of all orders starts."""
         self._floor = 0
         """Lower bound of a relaxation by bounds alone, per microbatch."""
-        self._taken: Configuration | None = None
-        """Configuration of the best schedule that the search of all orders does not know."""
         self._ranked: Ranked | None = None
         """Best configuration of the strategy at the last update."""
         self.state = SearchedConfigurations(self.bound_without_search, self.rest)
@@ -126,21 +119,17 @@ class PlanCandidate:
 
     # Bounds.
 
-    def raise_floor(self, bound: int) -> None:
-        """Raise the bound by bounds alone to that of a relaxation, per microbatch."""
-        self._floor = max(self._floor, bound)
-
     def raise_to(self, superset: PlanCandidate) -> None:
         """Raise bounds to those of a configuration whose schedules include all of this one."""
         self.impossible |= superset.impossible
         if not superset.impossible:
-            self.raise_floor(superset.bound_without_search)
+            self._floor = max(self._floor, superset.bound_without_search)
             self.state.raise_open_bound(max(self.bound_without_search, superset.state.open_bound))
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration of the search; its bound becomes one per microbatch."""
         configuration.weight = self.weight
-        configuration.bound = max(configuration.bound * self.weight, self._floor)
+        configuration.bound *= self.weight
         self.state.known[configuration.key] = configuration
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
@@ -148,7 +137,7 @@ class PlanCandidate:
         rest = self.choice.rest(known, None if ceiling is None else -(-ceiling // self.weight))
         if isinstance(rest, Complete):
             return rest
-        return Unlisted(max(rest.bound * self.weight, self._floor), rest.key)
+        return Unlisted(rest.bound * self.weight, rest.key)
 
     @shield()
     def update(self, ceiling: int | None) -> None:
@@ -160,7 +149,7 @@ class PlanCandidate:
         if search is not None and search.fits and search.best != self._ranked:
             self._ranked = search.best
             self._take(search.schedule())
-        best = _best([*state.known.values(), *filter(None, (self._taken,))])
+        best = _best([*state.known.values(), *filter(None, (state.best,))])
         if best is not None:
             state.set_best(best)
         state.raise_open_bound(self.bound_without_search)
@@ -220,7 +209,7 @@ class PlanCandidate:
             result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
             assert named.grid.time == own.grid.time, "configurations share ticks"
             value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
-            self._taken = Configuration((), 0, weight=self.weight, result=result, value=value)
+            self.state.best = Configuration((), 0, weight=self.weight, result=result, value=value)
 
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)

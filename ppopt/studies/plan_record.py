@@ -15,13 +15,12 @@ from ppopt.errors import InputError
 from ppopt.formats.fields import abbreviated, flag, section, text
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.schedule.origin import SEARCHED
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
-from ppopt.strategies import resolve
 from ppopt.studies import outcome
 from ppopt.studies.outcome import StoredEffort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
+from ppopt.studies.plan_set_up import backward_kind_of
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
 from ppopt.studies.solve_job import SolveJob
@@ -133,13 +132,10 @@ def job_of_configuration(
     space: PlanSpace, configuration: PlanConfiguration, options: SolveOptions
 ) -> SolveJob:
     """The job that a row of a plan is the outcome of."""
-    strategy, kind = configuration.strategy, BackwardKind.MIXED
-    if strategy != SEARCHED and resolve(strategy).fused:
-        kind = BackwardKind.WHOLE
     return SolveJob(
         pipeline=space.pipeline(configuration),
-        strategy=strategy,
-        backward_kind=kind,
+        strategy=configuration.strategy,
+        backward_kind=backward_kind_of(configuration.strategy, BackwardKind.MIXED),
         options=space.options,
         seed=options.seed,
         workers=options.workers,

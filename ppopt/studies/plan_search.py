@@ -46,13 +46,13 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.first_schedules import with_few_layers
+from ppopt.studies.first_schedules import first_schedules_of, with_few_layers
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
-from ppopt.studies.plan_space import PlanSpace, partitions_on
+from ppopt.studies.plan_space import PlanSpace
 
 
 class PlanSearch:
@@ -161,21 +161,14 @@ class PlanSearch:
         candidates: Sequence[PlanCandidate],
     ) -> None:
         """Start every configuration from the first schedules of open ones."""
+        set_up = self.set_up
         for candidate in filter(self._is_open, candidates):
-            for schedule in schedules_of(self._first_schedules(candidate)):
+            first = first_schedules_of(
+                set_up.space, candidate.problem.pipeline, set_up.objective, set_up.backward_kind
+            )
+            for schedule in schedules_of(first):
                 self.start_from((schedule,))
                 checkpoint()
-
-    def _first_schedules(self, candidate: PlanCandidate) -> FirstSchedules:
-        """First schedules of a configuration."""
-        set_up, pipeline = self.set_up, candidate.problem.pipeline
-        return FirstSchedules(
-            pipeline,
-            set_up.objective,
-            set_up.backward_kind,
-            partitions_on(set_up.space.runtime, pipeline),
-            set_up.space.options,
-        )
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""

@@ -23,7 +23,7 @@ from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
 from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.first_schedules import FirstRows
-from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import (
     PlanConfiguration,
     PlanSpace,
@@ -110,34 +110,28 @@ class PlanSetUp:
         return candidates, left_out
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
-        """Set up a configuration; raises NotApplicableError if it cannot be searched."""
-        problem = self._problem(configuration)
+        """Set up a configuration, with its search if it is that of a strategy.
+
+        Raises NotApplicableError if it cannot be searched.
+        """
+        space, strategy = self.space, None
+        kind = backward_kind_of(configuration.strategy, self.backward_kind)
+        with shield():
+            problem = problem_of(space.pipeline(configuration), self.objective, kind)
         choice = choice_of(problem) or SinglePipeline(problem)
-        if isinstance(choice, OrderChoice) and configuration.strategy != SEARCHED:
-            choice = choice.inner
-        return self._with_choice(PlanChoice(configuration, problem, choice))
-
-    @shield()
-    def _problem(self, configuration: PlanConfiguration) -> Problem:
-        """Problem of a configuration."""
-        kind = backward_kind_of(configuration, self.backward_kind)
-        return problem_of(self.space.pipeline(configuration), self.objective, kind)
-
-    @shield()
-    def _with_choice(self, plan_choice: PlanChoice) -> PlanCandidate:
-        """Candidate of a configuration, with its search if it is that of a strategy."""
-        space, (configuration, problem, _) = self.space, plan_choice
-        weight, search = space.weight(problem.pipeline.batches), None
-        if configuration.strategy != SEARCHED:
-            search = StrategySearch(
-                problem.pipeline,
-                configuration.strategy,
-                self.objective,
-                space.options_of(configuration),
-                accepts_partition=partitions_on(space.runtime, problem.pipeline),
-                seed=self._options.seed,
-            )
-        return PlanCandidate(plan_choice, self._options, weight, search)
+        with shield():
+            if configuration.strategy != SEARCHED:
+                choice = choice.inner if isinstance(choice, OrderChoice) else choice
+                strategy = StrategySearch(
+                    problem.pipeline,
+                    configuration.strategy,
+                    self.objective,
+                    space.options_of(configuration),
+                    accepts_partition=partitions_on(space.runtime, problem.pipeline),
+                    seed=self._options.seed,
+                )
+            weight = space.weight(configuration.batches)
+            return PlanCandidate(configuration, problem, choice, self._options, weight, strategy)
 
     @property
     def candidates(self) -> list[PlanCandidate]:
@@ -166,16 +160,16 @@ class PlanSetUp:
         return Unlisted(int(work / sum(pipeline.device_speed)))
 
 
-def backward_kind_of(configuration: PlanConfiguration, kind: BackwardKind) -> BackwardKind:
-    """Kind of backwards of a configuration's schedules, within the kind that was requested.
+def backward_kind_of(strategy: str, kind: BackwardKind) -> BackwardKind:
+    """Kind of the backwards of a strategy, or of any schedule, within the kind that was requested.
 
-    Raises NotApplicableError if the strategy of the configuration has another kind.
+    Raises NotApplicableError if the strategy has another kind.
     """
-    if configuration.strategy == SEARCHED:
+    if strategy == SEARCHED:
         return kind
-    fused = resolve(configuration.strategy).fused
+    fused = resolve(strategy).fused
     if kind is BackwardKind.WHOLE and not fused:
-        raise NotApplicableError(f"{configuration.strategy} splits the backward")
+        raise NotApplicableError(f"{strategy} splits the backward")
     if kind is BackwardKind.SPLIT and fused:
-        raise NotApplicableError(f"{configuration.strategy} does not split the backward")
+        raise NotApplicableError(f"{strategy} does not split the backward")
     return BackwardKind.WHOLE if fused else BackwardKind.MIXED

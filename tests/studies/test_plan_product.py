@@ -17,7 +17,7 @@ from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
-from ppopt.studies.plan_candidate import PlanCandidate, PlanChoice
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
 from tests.oracles import exhaustive
 from tests.oracles.configurations import partitions
@@ -43,9 +43,9 @@ def candidates_of(space: PlanSpace, kind: BackwardKind = BackwardKind.WHOLE) -> 
     for configuration in space:
         problem = problem_of(space.pipeline(configuration), Objective.MAKESPAN, kind)
         choice = choice_of(problem) or SinglePipeline(problem)
-        choice_of_plan = PlanChoice(configuration, problem, choice)
         weight = space.weight(configuration.batches)
-        candidates.append(PlanCandidate(choice_of_plan, checked_options(60, 1), weight))
+        candidate = PlanCandidate(configuration, problem, choice, checked_options(60, 1), weight)
+        candidates.append(candidate)
     return candidates
 
 
