@@ -67,8 +67,6 @@ class PlanCandidate:
         """Search of a strategy; None: orders are open."""
         if strategy is not None and Decisions.PARTITION in self.problem.pipeline.open_decisions:
             strategy.choice.bounds = self.choice
-        self.hints: list[Schedule] = []
-        """Schedules of the placement from which the next search of all orders starts."""
         self._floor = 0
         """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._ranked: Ranked | None = None
@@ -181,12 +179,6 @@ class PlanCandidate:
         return self.allows(pipeline) and (
             Decisions.PARTITION in own.open_decisions or pipeline.counts == own.counts
         )
-
-    def start_from(self, schedule: Schedule) -> None:
-        """Start from a schedule that belongs to the configuration."""
-        if self.strategy is None:
-            self.hints.append(schedule)
-        self.take(schedule)
 
     @shield()
     def take(self, schedule: Schedule) -> None:

@@ -17,9 +17,9 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import count
+from itertools import count, filterfalse
 from math import inf
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from ppopt.cancellation import (
@@ -87,13 +87,15 @@ class PlanSearch:
         included = [candidate for candidate, _ in self._included]
         self._orders = [each for each in self.set_up.orders if each not in included]
         """Configurations of all orders that are searched."""
+        self._hints: list[tuple[PlanCandidate, Schedule]] = []
+        """Schedules from which the next search of all orders starts, with their configurations."""
         self._cutoff: int | None = None
         """Ceiling at the start of the running search of all orders: values at or above it are not
         useful."""
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
-            options, progress=lambda state: self.tell(state.phase, state),
+            options, progress=lambda state: self.tell(state.phase, state.value),
             stop=None if options.stop is None else self._stops,
         )  # fmt: skip
         self._search = ConfigurationSearch(
@@ -178,7 +180,8 @@ class PlanSearch:
             best = min(own, key=lambda start: objective_value(start, objective), default=None)
             value = candidate.value
             if best is not None and (value is None or objective_value(best, objective) < value):
-                candidate.start_from(best)
+                candidate.take(best)
+                self._hints.append((candidate, best))
 
     def run(self) -> Plan:
         """Search until proof, or until an enclosing scope ends."""
@@ -338,11 +341,11 @@ class PlanSearch:
         Returns the number of placements with hints.
         """
         hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
-        for candidate in filter(self._is_open, self._orders):
-            for hint in candidate.hints:
+        for candidate, hint in self._hints:
+            if candidate in self._orders and self._is_open(candidate):
                 value = objective_value(hint, self.set_up.objective) / hint.pipeline.batches
                 hints.setdefault(candidate.configuration[:3], []).append((value, hint))
-            candidate.hints.clear()
+        self._hints.clear()
         ranked = [
             (rank, value, hint)
             for own in hints.values()
@@ -354,7 +357,9 @@ class PlanSearch:
 
     def _stops(self, state: Progress) -> bool:
         """Whether the caller ends the search, with this state of the search of all orders."""
-        return self.options.stop is not None and self.options.stop(self._state(state.phase, state))
+        return self.options.stop is not None and self.options.stop(
+            self._state(state.phase, state.value)
+        )
 
     def _update_orders(self) -> None:
         """Update the candidates of all orders after a search."""
@@ -443,28 +448,24 @@ class PlanSearch:
 
     # Reports.
 
-    def _state(self, phase: str, orders: Progress | None = None) -> Progress:
+    def _state(self, phase: str, running_value: Fraction | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
 
-        `orders` is the state of the running search of all orders, per microbatch.
+        A running search of all orders may have a value, per microbatch.
         """
-        value, bound = self._value, self.lower_bound or 0
-        grid = self.set_up.problem.pipeline.grid.time
-        if orders is not None:
-            strategy_bounds = [
-                _by_bound(candidate) for candidate in self._strategies if not candidate.impossible
-            ]
-            proved = int(orders.lower_bound * grid)
-            running = bounds_of_all([proved, *strategy_bounds], self.set_up.late)
-            bound = max(bound, lower_bound_of(running) or 0)
-            running_value = None if orders.value is None else int(orders.value * grid)
-            value = min_known((value, running_value))
+        strategies = filterfalse(attrgetter("impossible"), self._strategies)
+        bounds = (self._search.state.lower_bound, *map(_by_bound, strategies))
+        known = lower_bound_of(bounds_of_all(bounds, self.set_up.late))
+        bound = self.in_units(max(self.lower_bound or 0, known or 0))
+        value = self._value
+        if running_value is not None:
+            value = min_known((value, int(running_value * self.set_up.problem.pipeline.grid.time)))
         best = None if value is None else self.in_units(value)
-        return Progress(self.options.spent, phase, best, self.in_units(bound))
+        return Progress(self.options.spent, phase, best, bound)
 
-    def tell(self, phase: str, orders: Progress | None = None) -> None:
-        """Report the state of the plan; `orders`: see `_state`."""
-        self.options.announce(self._state(phase, orders))
+    def tell(self, phase: str, running_value: Fraction | None = None) -> None:
+        """Report the state of the plan; see `_state`."""
+        self.options.announce(self._state(phase, running_value))
 
     # The plan.
 

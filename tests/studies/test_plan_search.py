@@ -113,7 +113,7 @@ def test_a_plan_names_the_placement_that_was_asked_for(strategy: str) -> None:
     schedule_of_strategy = ppopt.evaluate(pipeline, strategy)
     (candidate,) = search._orders
     assert candidate.contains(schedule_of_strategy)
-    candidate.start_from(schedule_of_strategy)
+    search.start_from([schedule_of_strategy])
     output = plan_object(search.plan())
     assert (output["placement"], output["chunks"]) == ("linear", 1)
     assert {row["placement"] for row in output["rows"]} == {"linear"}
