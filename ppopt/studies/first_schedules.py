@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from fractions import Fraction
-from itertools import chain
+from itertools import accumulate, chain
 from math import inf
 from operator import methodcaller
 from typing import NamedTuple
@@ -26,6 +26,7 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
+from ppopt.studies.baselines import SECONDS_PER_OPERATION
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
@@ -114,9 +115,15 @@ class FirstRows:
         """Those of 1F1B and interleaved 1F1B that are within the limits."""
         return _best_of_each(self._rows(self._quick, FirstSchedules.usual))
 
-    def usual(self) -> tuple[FirstRow, ...]:
-        """Those of the usual strategies of all placements, in every recompute mode."""
-        return _best_of_each(self._rows(self._space, FirstSchedules.usual))
+    def usual(self, seconds: float) -> tuple[FirstRow, ...]:
+        """Those of the usual strategies of all placements, in every recompute mode.
+
+        By an estimate that does not depend on the clock, they take so many seconds at most.
+        """
+        per_chunk = 3 * self._space.devices * SECONDS_PER_OPERATION
+        ends = accumulate(per_chunk * each.batches * each.chunks for each in self._space)
+        in_time = [each for each, end in zip(self._space, ends, strict=True) if end <= seconds]
+        return _best_of_each(self._rows(in_time, FirstSchedules.usual))
 
     def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
         """`known`, the other placements, as few recomputed layers as fit, and zero bubble.

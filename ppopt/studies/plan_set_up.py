@@ -21,7 +21,7 @@ from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
-from ppopt.studies.baselines import OUT_OF_TIME
+from ppopt.studies.baselines import GRACE, OUT_OF_TIME
 from ppopt.studies.first_schedules import FirstRows
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import (
@@ -47,67 +47,48 @@ class PlanSetUp:
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
-        candidates, left_out = self._set_up()
-        if not candidates:
-            raise InputError(next(iter(left_out.values())))
+        self._candidates: list[PlanCandidate] = []
+        invalid: list[tuple[str, str]] = []
+        late: list[PlanConfiguration] = []
+        for configuration in space:
+            if self._candidates and over():
+                late.append(configuration)
+                continue
+            try:
+                self._candidates.append(self._candidate(configuration))
+            except NotApplicableError as error:
+                invalid.append((str(configuration), str(error)))
+        if not self._candidates:
+            raise InputError(invalid[0][1])
         self.first_schedule: Schedule | None = None
         """The best schedule of usual strategies, if it is of a configuration that would be late."""
-        if OUT_OF_TIME in left_out.values():
-            self._set_up_first(candidates, left_out)
-        self.orders = [candidate for candidate in candidates.values() if candidate.strategy is None]
+        if late:
+            self._set_up_first(late)
+        self.orders = [each for each in self._candidates if each.strategy is None]
         """Configurations of all orders."""
-        self.strategies = [
-            candidate for candidate in candidates.values() if candidate.strategy is not None
-        ]
+        self.strategies = [each for each in self._candidates if each.strategy is not None]
         """Configurations of strategies."""
-        self.skipped = tuple(
-            (str(configuration), reason) for configuration, reason in left_out.items()
-        )
+        self.skipped = (*invalid, *((str(each), OUT_OF_TIME) for each in late))
         """Configurations that are not set up, each with the reason."""
-        self.num_late = list(left_out.values()).count(OUT_OF_TIME)
+        self.num_late = len(late)
         """Number of configurations for which no time was left."""
         self.seconds = options.spent - before
         """Seconds of the set-up."""
 
     @shield()
-    def _set_up_first(
-        self,
-        candidates: dict[PlanConfiguration, PlanCandidate],
-        left_out: dict[PlanConfiguration, str],
-    ) -> None:
+    def _set_up_first(self, late: list[PlanConfiguration]) -> None:
         """Set up a late configuration if it has the best schedule of the usual strategies."""
-        row = next(iter(FirstRows(self.space).usual()), None)
-        known = row and any(each.contains(row.schedule) for each in candidates.values())
-        if row is None or known:
+        row = next(iter(FirstRows(self.space).usual(GRACE)), None)
+        if row is None or any(each.contains(row.schedule) for each in self._candidates):
             return
-        late = [each for each, reason in left_out.items() if reason == OUT_OF_TIME]
         for configuration in late:
             if configuration[:3] == row.configuration[:3]:
                 candidate = self._candidate(configuration)
                 if candidate.contains(row.schedule):
-                    del left_out[configuration]
-                    candidates[configuration] = candidate
+                    late.remove(configuration)
+                    self._candidates.append(candidate)
                     self.first_schedule = row.schedule
                     return
-
-    def _set_up(
-        self,
-    ) -> tuple[dict[PlanConfiguration, PlanCandidate], dict[PlanConfiguration, str]]:
-        """Candidates of the configurations, and those that are left out, each with the reason.
-
-        Left out are invalid ones and, after the first valid one, those after the end of a scope.
-        """
-        candidates: dict[PlanConfiguration, PlanCandidate] = {}
-        left_out: dict[PlanConfiguration, str] = {}
-        for configuration in self.space:
-            if candidates and over():
-                left_out[configuration] = OUT_OF_TIME
-                continue
-            try:
-                candidates[configuration] = self._candidate(configuration)
-            except NotApplicableError as error:
-                left_out[configuration] = str(error)
-        return candidates, left_out
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration, with its search if it is that of a strategy.
