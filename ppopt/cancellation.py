@@ -12,7 +12,7 @@ that runs between its items.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
@@ -102,6 +102,19 @@ def part(share: float) -> AbstractContextManager[Scope]:
 def equal_share(waiting: int) -> float:
     """Share of the remaining time for one piece of work, while `waiting` other pieces wait."""
     return EQUAL_SHARES / (waiting + 2)
+
+
+def equal_part(waiting: int) -> float:
+    """An equal part of the remaining time, while `waiting` other pieces of work wait."""
+    return 1 / (waiting + 1)
+
+
+def turns(
+    work: Sequence[Item], share: Callable[[int], float] = equal_share
+) -> Iterator[tuple[Item, AbstractContextManager[Scope]]]:
+    """Pieces of work, each with a scope of its share of the time that is left at its turn."""
+    for index, item in enumerate(work, 1):
+        yield item, part(share(len(work) - index))
 
 
 def checkpoint() -> None:

@@ -180,7 +180,6 @@ class CombinationTask:
                 known_value=None if self.known_value is None else self.known_value / batches,
                 starts=_schedules(self.state),
                 evaluates=not self.state.evaluated,
-                usual_known=self.state.evaluated,
                 first_improvement=self.first_improvement,
             )
         except (InputError, VerificationError) as error:

@@ -199,15 +199,14 @@ def search_plan_space(
     known_value: Fraction | None = None,
     starts: Sequence[Schedule] = (),
     evaluates: bool = True,
-    usual_known: bool = False,
     first_improvement: float | None = None,
 ) -> Plan:
     """Search a plan space, without the additional reports of `plan`.
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
-    the space. `evaluates`: whether the search starts from strategies, too; `usual_known`: whether
-    `starts` has those of `ppopt.studies.first_schedules`; `first_improvement`: see `PlanSearch`.
+    the space. `evaluates`: whether the search starts from strategies, too; `first_improvement`: see
+    `PlanSearch`.
     Raises InputError if nothing can be set up.
     """
     with options.scope():
@@ -215,7 +214,7 @@ def search_plan_space(
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid
             search.known_value = ceil(known_value * grid.time * space.weight(1))
-        search.usual_known, search.first_improvement = usual_known, first_improvement
+        search.first_improvement = first_improvement
         search.start_from(starts)
         if evaluates and SEARCHED in space.strategies:
             search.start_from_baselines()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from ppopt.cancellation import equal_share, over, part
+from ppopt.cancellation import over, turns
 from ppopt.errors import NotApplicableError, not_applicable
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
@@ -113,10 +113,10 @@ class PlanBaselines:
         for name in KNOWN:
             known = [position for position in named if results[position].strategy == name]
             chosen += [position for position in known[:1] if position not in chosen]
-        for index, position in enumerate(chosen):
+        for position, turn in turns(chosen):
             setting, evaluation = self._evaluated[position]
             assert evaluation.search is not None
-            with part(equal_share(len(chosen) - index - 1)):
+            with turn:
                 evaluation.search.descend_until_stalled()
             evaluation = evaluation._replace(schedule=evaluation.search.schedule())
             self._evaluated[position] = setting, evaluation

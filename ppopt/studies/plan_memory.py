@@ -7,7 +7,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
-from ppopt.cancellation import checkpoint, over, part, scope, shield
+from ppopt.cancellation import checkpoint, equal_part, over, part, scope, shield, turns
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
@@ -64,8 +64,8 @@ def within_share(
     )
     results: list[WithinShare] = []
     with scope(inf):
-        for index, candidate in enumerate(waiting):
-            with part(1 / (len(waiting) - index)):
+        for candidate, turn in turns(waiting, equal_part):
+            with turn:
                 results.append(_min_memory_within(candidate, max_time, tell))
             checkpoint()
     minimum = min(results, key=lambda result: (result.memory, result.value), default=None)

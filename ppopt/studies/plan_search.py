@@ -24,12 +24,14 @@ from typing import Any
 
 from ppopt.cancellation import (
     checkpoint,
+    equal_part,
     equal_share,
     over,
     part,
     scope,
     seconds_left,
     shield,
+    turns,
     within,
 )
 from ppopt.problem.backward_kind import BackwardKind
@@ -69,8 +71,6 @@ class PlanSearch:
         self.options, self._params = options, options.params.plan
         self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
-        self.usual_known = False
-        """Whether the search has started from the schedules of usual strategies."""
         self.first_improvement: float | None = None
         """Share of the time left for improving known schedules before anything else, in a turn of a
         plan over the parallelism; None: that of the parameters, after first partitions."""
@@ -129,8 +129,8 @@ class PlanSearch:
     def _for_each_count(self, run: Callable[[int], None]) -> None:
         """Run for every number of microbatches, each in an equal part of the time left."""
         counts = self.set_up.space.batches
-        for index, batches in enumerate(counts):
-            with part(1 / (len(counts) - index)):
+        for batches, turn in turns(counts, equal_part):
+            with turn:
                 run(batches)
 
     def start_from_late_baselines(self) -> None:
@@ -143,17 +143,16 @@ class PlanSearch:
         """Start every configuration from strategies with the balanced partition.
 
         First comes the usual strategy of every placement, with chosen recompute if possible,
-        whatever the time limit, unless these are known. After a share of it, this ends once a
+        whatever the time limit. After a share of it, this ends once a
         configuration has a schedule.
         """
         self.start_from(filter(None, (self.set_up.first_schedule,)))
         included = [candidate for candidate, _ in self._included]
         with part(self._params.first_schedules):
-            if not self.usual_known:
-                with shield(), scope(inf):
-                    self._start_from_first(FirstSchedules.usual, self._orders)
-                self._start_from_first(with_few_layers, self._orders)
-                self._start_from_first(FirstSchedules.usual, included)
+            with shield(), scope(inf):
+                self._start_from_first(FirstSchedules.usual, self._orders)
+            self._start_from_first(with_few_layers, self._orders)
+            self._start_from_first(FirstSchedules.usual, included)
             self._start_from_first(FirstSchedules.zero_bubble, self._orders)
             self._start_from_first(FirstSchedules.by_other_strategies, self._orders)
 
@@ -300,8 +299,8 @@ class PlanSearch:
                     candidate.choice.bound(self._bounded_to(candidate))
                 candidate.update(self.ceiling)
         with part(share * (1 - own)):
-            for index, candidate in enumerate(waiting):
-                with part(equal_share(len(waiting) - index - 1)):
+            for candidate, turn in turns(waiting):
+                with turn:
                     candidate.raise_bound(self._bounded_to(candidate))
                 self._note("bounds")
 

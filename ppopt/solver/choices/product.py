@@ -11,7 +11,7 @@ from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from itertools import zip_longest
 
-from ppopt.cancellation import part
+from ppopt.cancellation import equal_part, turns
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration
@@ -73,8 +73,8 @@ class ProductChoice(Choice):
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound the configurations of every choice."""
-        for index, choice in enumerate(self.inner.values()):
-            with part(1 / (len(self.inner) - index)):
+        for choice, turn in turns(list(self.inner.values()), equal_part):
+            with turn:
                 choice.bound(ceiling)
 
     @property
