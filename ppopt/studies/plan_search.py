@@ -287,7 +287,7 @@ class PlanSearch:
         own = opened / ((opened + len(waiting)) or 1)
         if self._orders:
             with part(share * own):
-                self._search.choice.bound(self.ceiling)
+                self._search.bound(self.ceiling)
             with scope(inf):
                 self._search.enumerate_listed()
             self._update_orders()

@@ -9,8 +9,9 @@ cutoff, or with a proof. It reports the state of all of them as that of one sear
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from fractions import Fraction
-from itertools import chain
+from itertools import chain, islice
 
 from ppopt.cancellation import over, seconds_left, shield, within
 from ppopt.problem.exact import min_known
@@ -106,29 +107,48 @@ class Driver:
 
         A search alone has all workers.
         """
-        tasks = self._begun_tasks(tasks)
-        try:
-            for task in tasks:
+        with self._begun(tasks) as begun:
+            for task in begun:
                 processes = self._processes_for(min_workers)
-                following = None if processes is None else next(tasks, None)
+                following = None if processes is None else next(begun, None)
                 if processes is None or following is None:
                     self._search(*task)
                 else:
-                    self._search_at_once(processes, chain((task, following), tasks), min_workers)
+                    self._search_at_once(processes, chain((task, following), begun), min_workers)
                 self._state.raise_bound()
+
+    @contextmanager
+    def aside(self, tasks: Iterator[tuple[Configuration, SearchTask]]) -> Iterator[None]:
+        """Search configurations in processes during a block that uses one worker."""
+        processes = self._processes_for(min_workers=1)
+        if processes is None:
+            yield
+            return
+        count = self._options.workers - 1
+        with self._begun(islice(tasks, count)) as begun, processes.aside(begun, self._receive):
+            yield
+
+    @contextmanager
+    def _begun(
+        self, tasks: Iterator[tuple[Configuration, SearchTask]]
+    ) -> Iterator[Iterator[tuple[Configuration, SearchTask]]]:
+        """Tasks, each of whose configurations then has the level of its search.
+
+        Without a result, it has its former level at the end of the block.
+        """
+
+        def noted() -> Iterator[tuple[Configuration, SearchTask]]:
+            for configuration, task in tasks:
+                self._waiting[configuration.key] = configuration, configuration.level
+                configuration.level = max(configuration.level, task.level)
+                yield configuration, task
+
+        try:
+            yield noted()
         finally:
             for configuration, before in self._waiting.values():
                 configuration.level = before
             self._waiting.clear()
-
-    def _begun_tasks(
-        self, tasks: Iterator[tuple[Configuration, SearchTask]]
-    ) -> Iterator[tuple[Configuration, SearchTask]]:
-        """Tasks, each of whose configurations then has the level of its search."""
-        for configuration, task in tasks:
-            self._waiting[configuration.key] = configuration, configuration.level
-            configuration.level = max(configuration.level, task.level)
-            yield configuration, task
 
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
         """Search a configuration in this process."""
@@ -150,11 +170,6 @@ class Driver:
         """Search each configuration in a process."""
         reported: list[Fraction] = []
 
-        def receive(configuration: Configuration, result: Result) -> None:
-            self._take(configuration, result)
-            self._state.raise_bound()
-            self._announce(self._choice.describe(configuration.key))
-
         def ended() -> bool:
             value = min(processes.values, default=None)
             if value is not None and value not in reported:
@@ -162,7 +177,15 @@ class Driver:
                 self._announce(f"{self._choice.name}s", value)
             return self._over_with(value)
 
-        processes.run(tasks, receive, min_workers=min_workers, over=ended, cutoff=self._cutoff)
+        processes.run(
+            tasks, self._receive, min_workers=min_workers, over=ended, cutoff=self._cutoff
+        )
+
+    def _receive(self, configuration: Configuration, result: Result) -> None:
+        """Include the result of a search in a process."""
+        self._take(configuration, result)
+        self._state.raise_bound()
+        self._announce(self._choice.describe(configuration.key))
 
     def at_once(self, min_workers: int) -> int:
         """Number of searches at once if each has at least so many workers."""

@@ -147,6 +147,14 @@ class ConfigurationSearch:
         with scope(inf):
             self._solve_all(islice(self._first_configurations(), number), 0)
 
+    def bound(self, ceiling: int | None) -> None:
+        """Bound all configurations up to a ceiling; further workers improve the best schedules."""
+        contenders = self._contenders.among(self._driver.open)
+        with self._driver.aside(
+            (each, self._tasks.improvement(each, seconds_left())) for each in contenders
+        ):
+            self.choice.bound(ceiling)
+
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long; bounds are not raised.
 

@@ -11,7 +11,7 @@ import subprocess
 import time
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from fractions import Fraction
 from multiprocessing import connection
@@ -121,6 +121,18 @@ class SearchProcesses:
                         member.send_cutoff(cutoff(member.configuration))
                     self._receive(receive)
             self._receive_last(receive)
+        finally:
+            self._drop(self._busy)
+
+    @contextmanager
+    def aside(self, tasks: Iterator[Task], receive: Receive) -> Iterator[None]:
+        """Search configurations during a block; `receive` gets their results at its end."""
+        try:
+            self._assign(tasks, min_workers=1)
+            try:
+                yield
+            finally:
+                self._receive_last(receive)
         finally:
             self._drop(self._busy)
 
