@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -94,6 +95,18 @@ def test_every_configuration_is_searched_by_a_process(pool: SearchProcesses) -> 
     for (time,), result in received.results.items():
         assert result.status is Status.OPTIMAL
         assert result.pipeline.costs.forward == (time, time)
+
+
+@pytest.mark.parametrize("timeout", [False, True])
+def test_processes_search_during_a_block(pool: SearchProcesses, timeout: bool) -> None:
+    """At its end, each has a result; a task without a process has none."""
+    received = Received()
+    with suppress(TimeoutError), pool.aside(tasks(), received):
+        assert not received.results
+        if timeout:
+            raise TimeoutError
+    assert sorted(received.results) == [(4,), (5,)]
+    assert all(result.schedule is not None for result in received.results.values())
 
 
 def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
