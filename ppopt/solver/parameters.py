@@ -278,13 +278,8 @@ class SubsetParams(NamedTuple):
 
 
 class DynamicProgramParams(NamedTuple):
-    """Dynamic programming over all devices, and over evenly spaced subsets."""
+    """Dynamic programming over all devices."""
 
-    subset_sizes: tuple[int, ...] = (3, 2, 4)
-    """Sizes of the evenly spaced subsets of devices. Three devices often give the same bound as all
-    devices, and two are not much easier."""
-    share: float = 0.5
-    """Largest share of a budget for one of several subsets."""
     preparing_seconds: float = 4e-6
     """Measured seconds to prepare a layered DP, per operation of the problem."""
     state_seconds: float = 7e-6

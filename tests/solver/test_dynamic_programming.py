@@ -251,9 +251,9 @@ def test_what_grows_too_fast_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
     )
     search = begun(problem, seconds=1.0)
     before, program = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
-    while not search.budget().search_over and program._open:
+    while not search.budget().search_over and program.supports(problem):
         program.run(search.incumbent, search.budget(1.0, 2))
-    assert not program._open
+    assert not program.supports(problem)
     assert search.incumbent.bound.value >= before
 
 

@@ -1,14 +1,12 @@
-"""Layered DP on all devices and on subsets of devices, resumed in every round."""
+"""Layered DP on all devices, resumed in every round."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import inf
 
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.subset_selection import Devices, dp_subset_bound, evenly_spaced_subsets
 from ppopt.solver.budget import Budget
 from ppopt.solver.dynamic_programming.applicability import (
     HANDLES,
@@ -17,7 +15,6 @@ from ppopt.solver.dynamic_programming.applicability import (
     preparing_seconds,
     small_classes,
 )
-from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
@@ -27,10 +24,9 @@ from ppopt.solver.relaxation.route_times import RouteTimes
 
 
 class DynamicProgram:
-    """Dynamic programming over all devices, and over evenly spaced subsets.
+    """Dynamic programming over all devices.
 
-    Each turn resumes the layered DP of every subset for a share of the time, all devices first. A
-    DP that would take longer than the search is abandoned.
+    Each turn resumes the layered DP. One that would take longer than the search is abandoned.
     """
 
     name = "dynamic program"
@@ -39,45 +35,51 @@ class DynamicProgram:
     def __init__(self, problem: Problem, params: DynamicProgramParams) -> None:
         self._problem = problem
         self._params = params
-        self._begun: dict[Devices, LayeredDP] = {}
-        self._open = dict(_sets(problem, params)) if is_supported(problem) else {}
+        self._program: LayeredDP | None = None
+        """Layered DP in progress; None: not begun."""
+        every = frozenset(range(problem.pipeline.num_devices))
+        self._classes = (
+            small_classes(DeviceSubset(RouteTimes(problem.instance), every), params)
+            if is_supported(problem)
+            else None
+        )
+        """Classes of all devices; None if the search is not supported, or has ended."""
         self._turn = 0
 
     def supports(self, problem: Problem) -> bool:  # noqa: ARG002
         """Whether the dynamic program supports a problem and its states are small."""
-        return bool(self._open)
+        return self._classes is not None
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Resume the layered DP of every subset."""
+        """Resume the layered DP."""
         self._turn += 1
-        for devices in tuple(self._open):
-            if budget.over or incumbent.value is None:
-                break
-            part = budget.share(self._params.share if len(self._open) > 1 else 1.0)
-            if self._goes_on(devices, incumbent, part):
-                self._note(devices, incumbent)
-            budget.pay(part.spent)
-        return Outcome(budget.spent, exhausted=not self._open)
+        if self._classes is not None and incumbent.value is not None and not budget.over:
+            program = self._program
+            if program is None:
+                if not budget.affords(preparing_seconds(self._problem, self._params)):
+                    self._classes = None
+                    return Outcome(budget.spent, exhausted=True)
+                program = self._program = LayeredDP(self._classes, incumbent.value)
+            program.below = incumbent.value
+            if self._goes_on(program, budget):
+                if program.best is not None:
+                    incumbent.submit_orders(program.classes.orders(program.path()))
+                incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
+                self._classes = None
+        return Outcome(budget.spent, exhausted=self._classes is None)
 
-    def _goes_on(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Resume one layered DP or abandon it; return whether it has ended."""
-        assert incumbent.value is not None
-        if devices not in self._begun:
-            if not budget.affords(preparing_seconds(self._problem, self._params)):
-                del self._open[devices]
-                return False
-            self._begun[devices] = LayeredDP(self._open[devices], incumbent.value)
-        program, params = self._begun[devices], self._params
-        program.below = incumbent.value
+    def _goes_on(self, program: LayeredDP, budget: Budget) -> bool:
+        """Resume the layered DP or abandon it; return whether it has ended."""
+        params = self._params
         reach = params.reach if self._turn > 1 else params.first_reach
         while not program.ended and not budget.search_over:
             share = self._remaining_share(program, budget)
             if share > 1:
-                self._close(devices)
+                self._classes = None
                 return False
             if 2 * params.state_seconds * program.width > budget.search_left:
                 return False
-            if budget.over and not (self._whole(devices) and share < reach):
+            if budget.over and share >= reach:
                 return False
             program.advance()
             budget.pay(layer_seconds(program, params))
@@ -88,35 +90,6 @@ class DynamicProgram:
         if program.entries > self._params.max_entries:
             return inf
         return program.remaining_layers * layer_seconds(program, self._params) / budget.seconds
-
-    def _note(self, devices: Devices, incumbent: Incumbent) -> None:
-        """Submit the schedule and the bound of a layered DP that has ended."""
-        program = self._begun[devices]
-        if self._whole(devices):
-            if program.best is not None:
-                incumbent.submit_orders(program.classes.orders(program.path()))
-            incumbent.raise_bound(_none_below(self._problem, program.lower_bound))
-        else:
-            incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
-        self._close(devices)
-
-    def _whole(self, devices: Devices) -> bool:
-        return len(devices) == self._problem.pipeline.num_devices
-
-    def _close(self, devices: Devices) -> None:
-        del self._open[devices], self._begun[devices]
-
-
-def _sets(problem: Problem, params: DynamicProgramParams) -> Iterator[tuple[Devices, Classes]]:
-    """All devices and one evenly spaced subset per size, if their states are small."""
-    pipeline, times = problem.pipeline, RouteTimes(problem.instance)
-    spaced = (
-        sets[0] for size in params.subset_sizes if (sets := evenly_spaced_subsets(pipeline, size))
-    )
-    for devices in (tuple(range(pipeline.num_devices)), *spaced):
-        classes = small_classes(DeviceSubset(times, frozenset(devices)), params)
-        if classes is not None:
-            yield devices, classes
 
 
 def _none_below(problem: Problem, value: int) -> Bound:
