@@ -250,7 +250,7 @@ class RelaxationParams(NamedTuple):
     first: int = 4
     """Number of single devices that come before the larger subsets."""
     share: float = 0.5
-    """Largest share of a budget for one relaxed model, and of that for one target."""
+    """Largest share of a budget for one relaxed model."""
     operation_seconds: float = 2e-4
     """Measured seconds to build a model, per operation of the subset."""
     cut_seconds: float = 2e-6

@@ -14,8 +14,7 @@ from ppopt import Objective, Pipeline, Status, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.bound import WHOLE_TICKS, common_divisor, min_possible_value
-from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
-from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.bounds.destructive_bounds import TargetSequence
 from tests.fuzz import pipelines
 from tests.oracles import exhaustive
 
@@ -157,18 +156,3 @@ def test_a_bound_from_elsewhere_is_asked_from_on() -> None:
     assert min(target for target in asked if target >= 130) == 160
     assert sequence.low == sequence.high == 160
     assert len(set(asked)) == len(asked)
-
-
-def test_a_question_of_few_devices_is_no_harder() -> None:
-    """Two devices of 1F1B's memory, F = B = W = 1, two microbatches: 7, device 1 alone too."""
-    problem = Problem(
-        Pipeline(stages=2, batches=2, mem_limit=2, backward_input=1, weight=1),
-        Objective.MAKESPAN,
-        BackwardKind.SPLIT,
-    )
-    for devices in (None, (1,)):
-        for target, possible in ((6, False), (7, True)):
-            built = feasibility_model(problem, target, devices)
-            limits = cpsat.SolverLimits(20, 1, 0)
-            outcome = cpsat.search(built, limits, lambda _value, _bound: None)
-            assert (outcome.ended, outcome.infeasible) == (possible, not possible)

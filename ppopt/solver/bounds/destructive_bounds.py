@@ -3,13 +3,13 @@
 A feasibility model has a solution if a schedule of at most a target value exists. If none exists,
 CP-SAT often finds a contradiction at once, and the bound rises (Klein and Scholl, "Computing lower
 bounds by destructive improvement", European Journal of Operational Research 112, 1999). If one
-exists, CP-SAT often finds a schedule that minimisation does not find. `relaxation_bound` solves
-these models for subsets of devices, `ppopt.solver.exact.target_feasibility` for all devices.
+exists, CP-SAT often finds a schedule that minimisation does not find.
+`ppopt.solver.exact.target_feasibility` solves these models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from math import inf
 
@@ -62,12 +62,8 @@ class TargetSequence:
             self.unanswered = min(self.unanswered, target)
 
 
-def feasibility_model(
-    problem: Problem,
-    target: int,
-    devices: Iterable[int] | None = None,
-) -> CpSatModel:
-    """Model of all schedules of at most `target` ticks, of all devices or of a subset."""
-    built = model.build_model(problem, horizon=target, bound=0, devices=devices)
+def feasibility_model(problem: Problem, target: int) -> CpSatModel:
+    """Model of all schedules of at most `target` ticks."""
+    built = model.build_model(problem, horizon=target, bound=0)
     built.cp.proto.clear_objective()
     return built

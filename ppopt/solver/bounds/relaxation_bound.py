@@ -9,7 +9,6 @@ from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.problem.traits import ArgumentClass, Trait, handled
 from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.destructive_bounds import TargetSequence, feasibility_model
 from ppopt.solver.bounds.subset_selection import (
     Devices,
     evenly_spaced_subsets,
@@ -18,18 +17,16 @@ from ppopt.solver.bounds.subset_selection import (
 )
 from ppopt.solver.budget import Budget, SolverLimits
 from ppopt.solver.cp_sat import cpsat, model
-from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
-from ppopt.solver.parameters import CP_SAT, RelaxationParams
+from ppopt.solver.parameters import RelaxationParams
 
 
 class RelaxationBound(Method):
     """Relaxed models of subsets of devices, until each is solved to its end.
 
-    Odd turns minimise, the most promising subsets first. Even turns solve feasibility models of
-    target values (`destructive_bounds`): first for the subsets that raised the bound, last for
-    those that did not. Each subset gets a share of the time. A solved subset is not tried again.
+    Every turn minimises them, the most promising subsets first. Each subset gets a share of the
+    time. A solved subset is not tried again.
     """
 
     name = "relaxation bounds"
@@ -45,54 +42,27 @@ class RelaxationBound(Method):
             *(evenly_spaced_subsets(pipeline, count) for count in params.subset_sizes),
         )
         self._open = [*first[: params.first], *chain.from_iterable(larger), *first[params.first :]]
-        self._next = self._open
-        """Open subsets, in the order in which feasibility models are solved."""
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Minimise the open subsets, or solve feasibility models of target values.
+        """Minimise the open subsets.
 
         Subsets whose models cannot be built in the remaining time are skipped.
         """
         self._open = [
             devices for devices in self._open if budget.affords(self._building_seconds(devices))
         ]
-        affordable = set(self._open)
-        self._next = [devices for devices in self._next if devices in affordable]
-        asks = self._turn % 2
-        raised, in_vain, settled = self._tried(
-            self._next if asks else self._open, incumbent, budget
-        )
-        if asks:
-            done = {*raised, *in_vain, *settled}
-            self._next = [
-                *raised,
-                *(devices for devices in self._next if devices not in done),
-                *in_vain,
-            ]
-        self._open = [devices for devices in self._open if devices not in settled]
-        self._next = [devices for devices in self._next if devices not in settled]
-        self._turn += 1
-        return Outcome(budget.spent, exhausted=not self._open, fruitful=bool(raised))
-
-    def _tried(
-        self, sets: list[Devices], incumbent: Incumbent, budget: Budget
-    ) -> tuple[list[Devices], ...]:
-        """Try subsets in turn; return those that raised the bound, did not raise it, are solved."""
-        solve = self._ask if self._turn % 2 else self._minimize
-        raised: list[Devices] = []
-        in_vain: list[Devices] = []
-        settled: list[Devices] = []
-        for devices in sets:
+        known, solved = incumbent.bound.value, set[Devices]()
+        for devices in self._open:
             if budget.over or incumbent.value is None:
                 break
-            if not budget.affords(self._building_seconds(devices)):
-                continue
-            before = incumbent.bound.value
-            if solve(devices, incumbent, budget):
-                settled.append(devices)
-            else:
-                (raised if incumbent.bound.value > before else in_vain).append(devices)
-        return raised, in_vain, settled
+            if budget.affords(self._building_seconds(devices)) and self._minimize(
+                devices, incumbent, budget
+            ):
+                solved.add(devices)
+        self._open = [devices for devices in self._open if devices not in solved]
+        self._turn += 1
+        fruitful = incumbent.bound.value > known
+        return Outcome(budget.spent, exhausted=not self._open, fruitful=fruitful)
 
     def _building_seconds(self, devices: Devices) -> float:
         """Estimated seconds to build the model of a subset: its operations, and objective cuts."""
@@ -106,7 +76,7 @@ class RelaxationBound(Method):
         """Minimise a relaxed model; return whether its minimum is proved."""
         assert incumbent.value is not None
         focuses = self._params.focuses
-        focus = focuses[self._turn // 2 % len(focuses)]
+        focus = focuses[self._turn % len(focuses)]
         limits = replace(budget.limits(self._params.share, focus), presolve=False)
         bound, outcome = raise_by_subset(
             incumbent.problem, devices, incumbent.bound, incumbent.value, limits
@@ -114,27 +84,6 @@ class RelaxationBound(Method):
         budget.pay(outcome.work)
         incumbent.raise_bound(bound)
         return outcome.complete
-
-    def _ask(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
-        """Bisect the minimum by feasibility models; return whether it is proved."""
-        assert incumbent.value is not None
-        share = self._params.share
-        portion = budget.share(share)
-        sequence = TargetSequence(incumbent.bound.value, incumbent.value)
-        for target in sequence.targets(lambda: incumbent.bound.value):
-            if portion.over:
-                break
-            limits = replace(portion.limits(share, CP_SAT.proof_subsolvers), presolve=False)
-            outcome = _solve_relaxed(feasibility_model(incumbent.problem, target, devices), limits)
-            portion.pay(outcome.work)
-            if outcome.infeasible:
-                incumbent.raise_bound(subset_bound(devices, target + 1))
-            elif outcome.ended:
-                sequence.high = target
-            else:
-                sequence.skip(target)
-        budget.pay(portion.spent)
-        return sequence.low == sequence.high
 
 
 def raise_by_subset(
@@ -150,7 +99,7 @@ def raise_by_subset(
     solution. Raises VerificationError if the relaxed model is infeasible: a bug.
     """
     relaxed = model.build_model(problem, horizon=value, bound=known.value, devices=devices)
-    outcome = _solve_relaxed(relaxed, limits)
+    outcome = cpsat.search(relaxed, limits, lambda _value, _bound: None)
     if outcome.infeasible:
         raise VerificationError(
             f"the relaxation to devices {devices} lost a schedule of {value} ticks: "
@@ -159,7 +108,3 @@ def raise_by_subset(
     if outcome.bound <= known.value:
         return known, outcome
     return subset_bound(devices, outcome.bound), outcome
-
-
-def _solve_relaxed(built: CpSatModel, limits: SolverLimits) -> cpsat.CpSatOutcome:
-    return cpsat.search(built, limits, lambda _value, _bound: None)
