@@ -132,10 +132,7 @@ def implied_precedence(subset: DeviceSubset) -> Constraints:
         *_microbatch_order(subset),
         *_data_flow(subset),
         *_memory_of_retained_stages(subset),
-        *_memory_of_dropped_stages(subset),
     ]
-    if not subset.times.overlapped:
-        parts += _throughput_of_dropped_stages(subset)
     if not parts:
         return Constraints(*(np.empty(0, dtype=np.int64) for _ in range(3)))
     before = np.concatenate([constraint[0] for constraint in parts])
@@ -190,58 +187,6 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
         for allocating, freeing, _ in instance.live_memory
         if classes[allocating].resource == device
     )
-
-
-def _memory_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
-    """F(b, j) waits for memory at a dropped stage k below b.
-
-    F(k, j) starts after B(k, j - K) ends, and after W(k, j - L) ends; B(k, i) starts up(b, k) after
-    the end of B(b, i), and F(b, j) starts down(k, b) after the end of F(k, j).
-    """
-    times = subset.times
-    longest: dict[tuple[int, int], int] = {}
-    for k in subset.dropped:
-        b = subset.above(k)
-        if b is None:
-            continue
-        way = times.up(b, k) + times.backward[k] + times.forward[k] + times.down(k, b)
-        for max_live, lag in (
-            (times.max_until_b[k], way),
-            (times.max_until_w[k], way + times.closing[k]),
-        ):
-            if max_live is not None and 0 < max_live < times.batches:
-                longest[b, max_live] = max(longest.get((b, max_live), 0), lag)
-    for (b, max_live), lag in longest.items():
-        yield subset.backwards(b)[:-max_live], subset.forwards(b)[max_live:], lag
-
-
-def _throughput_of_dropped_stages(subset: DeviceSubset) -> Iterator[Constraint]:
-    """B(a, j + n) waits for F(a, j): a dropped stage k above a must run n + 1 microbatches.
-
-    This does not apply if stage a has no backward. Between the arrival of F(k, j) and the end of
-    B(k, j + n), stage k runs F and B of j .. j + n, and W of j .. j + n - L, which must end before
-    F(k, j + n) fits into memory.
-    """
-    times, batches = subset.times, subset.times.batches
-    longest: dict[tuple[int, int], int] = {}
-    for k in subset.dropped:
-        a = subset.below(k)
-        if a is None or not len(subset.backwards(a)):
-            continue
-        max_live = times.max_until_w[k]
-        ends = times.down(a, k) + times.up(k, a)
-        for n in _steps(batches):
-            forced = 0 if max_live is None else max(0, n + 1 - max_live)
-            work = (n + 1) * (times.forward[k] + times.backward[k]) + forced * times.weight[k]
-            longest[a, n] = max(longest.get((a, n), 0), ends + work)
-    for (a, n), lag in longest.items():
-        yield subset.forwards(a)[: batches - n], subset.backwards(a)[n:], lag
-
-
-def _steps(batches: int) -> list[int]:
-    """1, 2, 4, ... and batches - 1: nearly as strong as all numbers, with far fewer constraints."""
-    powers = [1 << exponent for exponent in range(batches.bit_length()) if 1 << exponent < batches]
-    return sorted({*powers, batches - 1} - {0})
 
 
 def releases(subset: DeviceSubset) -> Iterator[tuple[int, int]]:
