@@ -124,20 +124,21 @@ class Search:
         """Search until proof, until the time is up, or until Ctrl-C.
 
         With any time limit there is a schedule if one microbatch at a time fits into memory: that
-        of 1F1B or interleaved 1F1B if it fits. Priority rules and baselines may exceed the time
-        limit by `params.construction.grace` seconds, because a schedule of one microbatch at a time
-        is several times as long.
+        of 1F1B or interleaved 1F1B if it fits. If none is known before, priority rules and
+        baselines may exceed the time limit by `params.construction.grace` seconds, because a
+        schedule of one microbatch at a time is several times as long.
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
         warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
         if interrupts.pressed():
             return
+        grace = self.params.construction.grace if incumbent.value is None else 0.0
         large = problem.num_operations >= self.params.construction.first_schedule
         if large and incumbent.value is None:
             self._schedule_simply()
         self._run_turns(self._unrolling(), self.budget)
-        self._run_turns(self._construction(), self._construction_budget)
+        self._run_turns(self._construction(), self._whole(self.options.deadline.longer(grace)))
         self._run_turns(self._improvement(), self.budget)
         if not (large or interrupts.pressed() or any(pool.constructed for pool, _ in self.parts)):
             self._schedule_simply()
@@ -161,10 +162,6 @@ class Search:
         return Budget(
             self.incumbent, deadline, options.workers, options.seed, stopped=self._stopped
         )
-
-    @cached_property
-    def _construction_budget(self) -> Budget:
-        return self._whole(self.options.deadline.longer(self.params.construction.grace))
 
     def _run_turns(self, turns: Turns, whole: Budget) -> None:
         """Run turns until none remains, the problem is solved, or the time limit is reached.

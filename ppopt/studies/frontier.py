@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt.cancellation import Interruptible, driven, part, within
+from ppopt.cancellation import Interruptible, checkpoint, driven, part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -27,6 +27,7 @@ from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of, placement_name
 from ppopt.studies.frontier_search import ParetoSearch
+from ppopt.studies.limit_candidates import with_limit
 from ppopt.verifier import checked
 
 if TYPE_CHECKING:
@@ -257,11 +258,13 @@ def _run(
     if not late:
         return evaluated, skipped
     with after_search(request.time_limit, request.spent):
+        checkpoint()
         further, still_skipped = evaluate(names=late)
-    if not space.impossible:
-        search.seed(schedule for schedule, _ in further)
-    not_retried = [entry for entry in skipped if entry[0] not in late]
-    return evaluated + further, tuple(sorted([*not_retried, *still_skipped]))
+        if not space.impossible:
+            search.seed(schedule for schedule, _ in further)
+        not_retried = [entry for entry in skipped if entry[0] not in late]
+        return evaluated + further, tuple(sorted([*not_retried, *still_skipped]))
+    return evaluated, skipped
 
 
 def _evaluated(
@@ -293,7 +296,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     space, curve = search.space, search.curve
     limit = space.memory(point.limit)
     proved = space.bound_of(point.schedule, curve, point.limit)
-    pipeline = space.with_limit(point.schedule, limit)
+    pipeline = with_limit(point.schedule.pipeline, limit, space.problem.pipeline)
     result = Result(
         pipeline=pipeline,
         objective=space.problem.objective,

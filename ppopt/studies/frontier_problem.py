@@ -121,16 +121,22 @@ class FrontierProblem:
             return list(getattr(pipeline.costs, field))
         return [getattr(layer, field) for layer in pipeline.model.layers]
 
-    def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
-        """Schedules that need no search; they may exceed the limits.
+    def one_at_a_time(self) -> Iterator[Schedule]:
+        """Schedules of one microbatch at a time on configurations chosen by rules.
 
-        They run one microbatch at a time on configurations chosen by rules, or follow `schedules`
-        of strategies, if comparable.
+        They may exceed the limits.
         """
         objective = self.problem.objective
         for pipeline in _by_rule(self.problem.pipeline):
             for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
                 yield timing.schedule(pipeline, one_at_a_time(restriction.instance), objective)
+
+    def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
+        """Schedules that follow `schedules` of strategies, if comparable.
+
+        They may exceed the limits.
+        """
+        objective = self.problem.objective
         for schedule in filter(self.comparable, schedules):
             pipeline = schedule.pipeline if self.has_configurations else self.problem.pipeline
             operations = schedule.orders if pipeline.overlap else [*map(codes, schedule.orders)]
@@ -261,11 +267,6 @@ class FrontierProblem:
         peak = ceil(peak_memory(schedule) * self.memory_per_unit)
         return peak, objective_value(schedule, self.problem.objective)
 
-    def with_limit(self, schedule: Schedule, limit: Fraction) -> Pipeline:
-        """Pipeline of a schedule with a limit, or the problem's own limits if these are lower."""
-        limits = limit_candidates.with_limit(self.problem.pipeline, limit).mem_limit
-        return replace(schedule.pipeline, mem_limit=limits)
-
     def _bound(self, proved: Proved) -> Bound:
         value = int(proved.value * self.problem.pipeline.ticks.per_unit)
         return Bound(value, proved.proof, proved.certificate)
@@ -379,8 +380,12 @@ class PlacementsProblem(FrontierProblem):
     def _all(self) -> Collection[FrontierProblem]:
         return self._parts.values()
 
+    def one_at_a_time(self) -> Iterator[Schedule]:
+        """Schedules of one microbatch at a time, of all placements."""
+        return (schedule for each in self._all for schedule in each.one_at_a_time())
+
     def starts(self, schedules: Iterable[Schedule]) -> Iterator[Schedule]:
-        """Schedules of all placements that need no search."""
+        """Schedules of all placements that follow those of strategies."""
         known = list(schedules)
         return (start for each in self._all for start in each.starts(known))
 

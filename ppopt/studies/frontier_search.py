@@ -57,6 +57,8 @@ class ParetoSearch:
 
         After an earlier Ctrl-C, the values of `starts` count.
         """
+        with shield():
+            self._take(self.space.one_at_a_time())
         self.seed(starts)
         if over():
             return
@@ -72,17 +74,16 @@ class ParetoSearch:
         return len(self.curve.limits) - 1
 
     def seed(self, starts: Iterable[Schedule]) -> None:
-        """Add the schedules that need no search."""
+        """Add schedules of strategies; they need no search."""
         with shield():
-            for schedule in self.space.starts(starts):
-                self._take(schedule)
+            self._take(self.space.starts(starts))
 
     def minimize_memory(self, schedule: Schedule) -> None:
         """Minimise memory at the value of a schedule or a lower one.
 
         Ends when the minimum is proved, when work is spent, or with an enclosing scope.
         """
-        self._take(schedule)
+        self._take((schedule,))
         self._minimize_memory()
 
     def _minimize_memory(self) -> None:
@@ -108,8 +109,7 @@ class ParetoSearch:
             spent=defaultdict(float), given_up=set(), max_level=self.max_level or 0,
         )  # fmt: skip
         narrow.minimize_memory(schedule)
-        for point in narrow.curve.points:
-            self._take(point.schedule)
+        self._take(point.schedule for point in narrow.curve.points)
 
     def _edge(self) -> tuple[int, int] | None:
         """Bracket of the minimum limit: indices of a limit without the goal and of one with it.
@@ -166,9 +166,10 @@ class ParetoSearch:
             low, high = max(low, edge[0]), edge[1]
         return searched
 
-    def _take(self, schedule: Schedule) -> None:
-        if schedule.fits_limits:
-            self.curve.add(ParetoPoint(*self.space.point(schedule), schedule))
+    def _take(self, schedules: Iterable[Schedule]) -> None:
+        for schedule in schedules:
+            if schedule.fits_limits:
+                self.curve.add(ParetoPoint(*self.space.point(schedule), schedule))
 
     def _next(self) -> Segment | None:
         """Segment to search next: untried ones of a large step first, then large gaps."""
@@ -238,7 +239,7 @@ class ParetoSearch:
             )
         self.spent[limit] += result.solve_seconds
         if result.schedule is not None:
-            self._take(result.schedule)
+            self._take((result.schedule,))
         self.curve.learn(limit, result, self.space.proof_core(result))
         if target is not None and is_settled(target, result.value, result.lower_bound):
             return

@@ -21,11 +21,11 @@ LARGEST_SET = 2**22
 """Maximum range of sums that is enumerated, in steps of their common divisor."""
 
 
-def with_limit(pipeline: Pipeline, limit: Fraction) -> Pipeline:
-    """Pipeline with one limit for every device; its own limits hold if they are lower."""
-    own = pipeline.limits
-    limits = limit if own is None else [min(limit, own_limit) for own_limit in own]
-    return replace(pipeline, mem_limit=limits)
+def with_limit(pipeline: Pipeline, limit: Fraction, own: Pipeline | None = None) -> Pipeline:
+    """Pipeline with one limit for every device; those of `own`, or else its own, hold if lower."""
+    limits = (own or pipeline).limits
+    lower = limit if limits is None else [min(limit, own_limit) for own_limit in limits]
+    return replace(pipeline, mem_limit=lower)
 
 
 class _LiveAmounts(NamedTuple):

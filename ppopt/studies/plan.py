@@ -210,7 +210,7 @@ def search_plan_space(
     Raises InputError if nothing can be set up.
     """
     with options.scope():
-        search = PlanSearch(space, objective, backward_kind, options)
+        search = PlanSearch(space, objective, backward_kind, options, has_starts=bool(starts))
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid
             search.known_value = ceil(known_value * grid.time * space.weight(1))

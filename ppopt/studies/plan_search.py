@@ -13,7 +13,7 @@ partition can be better.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, nullcontext
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -66,8 +66,13 @@ class PlanSearch:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
+        *,
+        has_starts: bool = False,
     ) -> None:
-        """Set up the search in the time left. Raises InputError if nothing can be set up."""
+        """Set up the search in the time left. Raises InputError if nothing can be set up.
+
+        `has_starts`: whether it will start from known schedules.
+        """
         self.options, self._params = options, options.params.plan
         self.known_value: int | None = None
         """Time per microbatch that is known to be achievable."""
@@ -77,7 +82,7 @@ class PlanSearch:
         self._begun = False
         """Whether the enclosing scopes count: a first search has ended, with or without a
         schedule."""
-        self.set_up = PlanSetUp(space, objective, backward_kind, options)
+        self.set_up = PlanSetUp(space, objective, backward_kind, options, has_starts=has_starts)
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
         self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
@@ -142,14 +147,14 @@ class PlanSearch:
     def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.
 
-        First comes the usual strategy of every placement, with chosen recompute if possible,
-        whatever the time limit. After a share of it, this ends once a
+        First comes the usual strategy of every placement, with chosen recompute if possible; if no
+        schedule is known, whatever the time limit. After a share of it, this ends once a
         configuration has a schedule.
         """
         self.start_from(filter(None, (self.set_up.first_schedule,)))
         included = [candidate for candidate, _ in self._included]
         with part(self._params.first_schedules):
-            with shield(), scope(inf):
+            with shield() if self.best is None else nullcontext(), scope(inf):
                 self._start_from_first(FirstSchedules.usual, self._orders)
             self._start_from_first(with_few_layers, self._orders)
             self._start_from_first(FirstSchedules.usual, included)
@@ -164,6 +169,7 @@ class PlanSearch:
         """Start every configuration from the first schedules of open ones."""
         set_up = self.set_up
         for candidate in filter(self._is_open, candidates):
+            checkpoint()
             first = first_schedules_of(
                 set_up.space, candidate.problem.pipeline, set_up.objective, set_up.backward_kind
             )

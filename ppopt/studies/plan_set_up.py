@@ -42,8 +42,13 @@ class PlanSetUp:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
+        *,
+        has_starts: bool = False,
     ) -> None:
-        """Set up at least one configuration. Raises InputError if none can be set up."""
+        """Set up at least one configuration. Raises InputError if none can be set up.
+
+        `has_starts`: whether schedules of the space are known.
+        """
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
@@ -62,7 +67,7 @@ class PlanSetUp:
             raise InputError(invalid[0][1])
         self.first_schedule: Schedule | None = None
         """The best schedule of usual strategies, if it is of a configuration that would be late."""
-        if late:
+        if late and not has_starts:
             self._set_up_first(late)
         self.orders = [each for each in self._candidates if each.strategy is None]
         """Configurations of all orders."""
