@@ -133,13 +133,18 @@ def evaluate_strategies(
     needs_one = at_least_one
     for position, request in enumerate(requests):
         budget = inf if needs_one else seconds_left() - unfinished
-        evaluation = Evaluation(position, request.strategy.name)
-        if _seconds(request) > max_seconds or _seconds_of_start(request) > budget:
-            evaluation = evaluation._replace(reason=_reason(), out_of_time=True)
-        else:
-            tell(f"strategy {evaluation.name}")
-            share = FIRST_SEARCH_SHARE * equal_share(len(requests) - position - 1)
-            evaluation = _begin(evaluation, request, objective, end, share)
+        name = request.strategy.name
+        evaluation = Evaluation(position, name, reason=_reason(), out_of_time=True)
+        if _seconds(request) <= max_seconds and _seconds_of_start(request) <= budget:
+            tell(f"strategy {name}")
+            with shield() if needs_one else scope(inf):
+                evaluation = _begin(Evaluation(position, name), request, objective)
+            if evaluation.search is not None:
+                began, waiting = time.monotonic(), len(requests) - position - 1
+                with scope(end), part(FIRST_SEARCH_SHARE * equal_share(waiting)):
+                    evaluation.search.descend(1)
+                seconds = evaluation.seconds + time.monotonic() - began
+                evaluation = evaluation._replace(seconds=seconds)
         needs_one &= bool(evaluation.reason)
         if evaluation.search is None:
             yield evaluation
@@ -175,32 +180,20 @@ def _seconds_of_start(request: EvaluationRequest) -> float:
     return _seconds(request) * (ORDERS_OF_FIRST_SEARCH if several else 1)
 
 
-def _begin(
-    evaluation: Evaluation,
-    request: EvaluationRequest,
-    objective: Objective,
-    end: float,
-    share: float,
-) -> Evaluation:
-    """Evaluate a strategy or, if something is open, start the search for it.
-
-    The first search takes a share of the time left until `end`.
-    """
+def _begin(evaluation: Evaluation, request: EvaluationRequest, objective: Objective) -> Evaluation:
+    """Evaluate a strategy or, if something is open, set up the search for it."""
     _LOG.info("strategy %s", evaluation.name)
     began = time.monotonic()
     try:
-        with shield():
-            if not request.pipeline.open_decisions & Decisions.OF_STRATEGY:
-                schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
-                seconds = time.monotonic() - began
-                return evaluation._replace(schedule=schedule, seconds=seconds)
-            search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
-            for hint in request.hints:
-                search.start_from(hint)
+        if not request.pipeline.open_decisions & Decisions.OF_STRATEGY:
+            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
+            seconds = time.monotonic() - began
+            return evaluation._replace(schedule=schedule, seconds=seconds)
+        search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
+        for hint in request.hints:
+            search.start_from(hint)
     except NotApplicableError as error:
         return evaluation._replace(reason=str(error))
-    with scope(end), part(share):
-        search.descend(1)
     return evaluation._replace(search=search, seconds=time.monotonic() - began)
 
 

@@ -257,7 +257,7 @@ def _run(
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if not late:
         return evaluated, skipped
-    with after_search(request.time_limit, request.spent):
+    with after_search(request.deadline.seconds, request.spent):
         checkpoint()
         further, still_skipped = evaluate(names=late)
         if not space.impossible:
