@@ -24,7 +24,7 @@ from ppopt.interrupts import RECORD, pressed, recorded
 
 Arguments = ParamSpec("Arguments")
 Item = TypeVar("Item")
-Outcome = TypeVar("Outcome", bound="Interruptible")
+Outcome = TypeVar("Outcome", bound="DrivenResult")
 
 LOOK = 256
 """Items of a long loop between two checkpoints: milliseconds, even on slow machines."""
@@ -60,7 +60,7 @@ def scope(end: float) -> Iterator[Scope]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Interruptible:
+class DrivenResult:
     """Result of a search that Ctrl-C may end."""
 
     interrupted: bool = False

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt import interrupts
-from ppopt.cancellation import Scope
+from ppopt.cancellation import Scope, seconds_left
 from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 
@@ -72,6 +72,17 @@ class Budget:
         self._poll: Callable[[], None] = lambda: None
         self._stopped = stopped
         self._root, self._end = self, deadline
+
+    @classmethod
+    def of_scope(
+        cls,
+        incumbent: Incumbent,
+        workers: int = 1,
+        *,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> Budget:
+        """Budget of a whole search in the time left of the enclosing scopes."""
+        return cls(incumbent, Deadline.after(seconds_left()), workers, stopped=stopped)
 
     def portion(
         self,

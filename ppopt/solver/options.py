@@ -98,7 +98,7 @@ def checked_options(
     """Return the options of a request; raises InputError if one is out of its range.
 
     The time limit counts from `began` (of `time.monotonic`), or else from now. If the program
-    started slowly, the deadline is earlier, at most by half of the time left: reports are slow, too.
+    started slowly, the deadline is earlier: reports will be slow, too.
     """
     workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began)

@@ -8,7 +8,7 @@ from enum import StrEnum
 from fractions import Fraction
 from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.cancellation import Interruptible
+from ppopt.cancellation import DrivenResult
 from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -69,7 +69,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Result(Interruptible, NotebookView):
+class Result(DrivenResult, NotebookView):
     """Outcome of `ppopt.solve`.
 
     Raises VerificationError if it is infeasible without a memory limit: a bug of ppopt.

@@ -13,7 +13,6 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import Devices
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import applies
 from ppopt.solver.parameters import SubsetParams
@@ -34,14 +33,14 @@ class SubsetBounding:
         self.exhausted = not applies(self._method, problem)
         """Whether another run would do nothing."""
 
-    def run(self, value: int, work: float, seconds: float, stopped: Callable[[], bool]) -> float:
-        """Work towards a value in ticks for some units of work; return the units used.
+    def run(self, value: int, work: float, stopped: Callable[[], bool]) -> float:
+        """Work towards a value in ticks for some units of work, in the time left.
 
-        `seconds` is the time left.
+        Returns the units used.
         """
         incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
-        budget = Budget(incumbent, Deadline.after(seconds), stopped=stopped).portion(work)
+        budget = Budget.of_scope(incumbent, stopped=stopped).portion(work)
         with budget.scope():
             outcome = self._method.run(incumbent, budget)
             self.exhausted, work = outcome.exhausted, outcome.work

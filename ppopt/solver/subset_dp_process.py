@@ -12,13 +12,13 @@ import time
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
+from ppopt.cancellation import within
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.solver import child_process
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
@@ -117,7 +117,8 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        whole = Budget(incumbent, Deadline.after(job.seconds), BY_CLOCK)
+        with within(job.seconds):
+            whole = Budget.of_scope(incumbent, BY_CLOCK)
         link = _Link(connection, incumbent, whole, leads=False)
         whole.poll_by(link.exchange)
         try:

@@ -12,7 +12,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from ppopt.cancellation import Interruptible, driven, part, scope
+from ppopt.cancellation import DrivenResult, driven, part, scope
 from ppopt.errors import check_type
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import gap_of
@@ -32,7 +32,7 @@ BOUNDING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class StrategyChoice(Interruptible):
+class StrategyChoice(DrivenResult):
     """The best partition and recompute found for a strategy."""
 
     schedule: Schedule

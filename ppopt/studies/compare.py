@@ -10,7 +10,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt.cancellation import Interruptible, checkpoint, driven, over, part, scope, shield
+from ppopt.cancellation import DrivenResult, checkpoint, driven, over, part, scope, shield
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -73,7 +73,7 @@ class ComparisonRow:
 
 
 @dataclass(frozen=True)
-class Comparison(Interruptible, NotebookView):
+class Comparison(DrivenResult, NotebookView):
     """Result of `ppopt.compare`: rows, searches, and strategies left out."""
 
     rows: tuple[ComparisonRow, ...]

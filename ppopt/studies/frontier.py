@@ -10,7 +10,7 @@ from functools import partial
 from math import inf
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt.cancellation import Interruptible, checkpoint, driven, part, within
+from ppopt.cancellation import DrivenResult, checkpoint, driven, part, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -73,7 +73,7 @@ class FrontierBaseline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Frontier(Interruptible, NotebookView):
+class Frontier(DrivenResult, NotebookView):
     """Memory against makespan or device span: the result of `ppopt.frontier`."""
 
     pipeline: Pipeline

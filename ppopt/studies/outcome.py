@@ -11,7 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple
 
 from ppopt.cancellation import driven
 from ppopt.errors import InputError
@@ -34,7 +34,17 @@ from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.records import DamagedError, StoredResult, damage, one_line, packed, unpacked
+from ppopt.studies.records import (
+    STATUS,
+    DamagedError,
+    StoredResult,
+    damage,
+    one_line,
+    packed,
+    seconds,
+    unpacked,
+    workers,
+)
 from ppopt.studies.solve_job import SolveJob, instance_of, version
 from ppopt.verifier import checked, verify
 from ppopt.versions import versions
@@ -253,10 +263,10 @@ def read(record: StoredResult, job: SolveJob) -> Result:
 class StoredEffort(NamedTuple):
     """The columns of a stored result that are not in its document."""
 
-    status: str
-    time_limit: float
-    workers: int
-    seconds: float
+    status: Annotated[str, STATUS]
+    time_limit: Annotated[float, seconds]
+    workers: Annotated[int, workers]
+    seconds: Annotated[float, seconds]
 
     @classmethod
     def of(cls, result: Result) -> StoredEffort:

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from ppopt.cancellation import Interruptible
+from ppopt.cancellation import DrivenResult
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import gap_of, plain, plain_or_none
@@ -112,7 +112,7 @@ class ParallelRow:
 
 
 @dataclass(frozen=True)
-class ParallelPlan(Interruptible):
+class ParallelPlan(DrivenResult):
     """Outcome of `ppopt.studies.parallel_plan.plan_parallelism`."""
 
     space: ParallelSpace

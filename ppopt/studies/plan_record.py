@@ -22,7 +22,15 @@ from ppopt.studies.outcome import StoredEffort, fraction
 from ppopt.studies.plan_result import Plan, PlanRow, RowStatus
 from ppopt.studies.plan_set_up import backward_kind_of
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
-from ppopt.studies.records import list_of, one_of, seconds, section_of, whole_number, workers
+from ppopt.studies.records import (
+    STATUS,
+    checks_of,
+    list_of,
+    one_of,
+    seconds,
+    section_of,
+    whole_number,
+)
 from ppopt.studies.solve_job import SolveJob
 
 
@@ -60,7 +68,7 @@ def from_object(value: object, space: PlanSpace, options: SolveOptions) -> Plan:
     plan = section_of(
         value,
         {
-            "status": one_of(*Status),
+            "status": STATUS,
             "lower_bound": fraction,
             "proof": text,
             "skipped": list_of(_skipped),
@@ -99,11 +107,11 @@ def _row_from_object(value: object, space: PlanSpace, options: SolveOptions) -> 
             "searches": whole_number,
             "ruled_out": flag,
             "outcome": lambda document: section(document, outcome.DOCUMENT),
-            "effort": _effort,
+            "effort": partial(section_of, checks=checks_of(StoredEffort)),
         },
     )
     job = job_of_configuration(space, row["configuration"], options)
-    result = outcome.from_document(row["outcome"], job, row["effort"])
+    result = outcome.from_document(row["outcome"], job, StoredEffort(**row["effort"]))
     return PlanRow(
         configuration=row["configuration"],
         status=RowStatus(row["status"]),
@@ -119,13 +127,6 @@ def _configuration(value: object, space: PlanSpace) -> PlanConfiguration:
         if configuration._asdict() == value:
             return configuration
     raise InputError(f"{abbreviated(value)} is not of the space")
-
-
-def _effort(value: object) -> StoredEffort:
-    checks = {
-        "status": one_of(*Status), "time_limit": seconds, "workers": workers, "seconds": seconds,
-    }  # fmt: skip
-    return StoredEffort(**section_of(value, checks))
 
 
 def job_of_configuration(

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ppopt.cancellation import Interruptible
+from ppopt.cancellation import DrivenResult
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import SEARCH
@@ -232,7 +232,7 @@ class PlanBaseline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan(Interruptible, NotebookView):
+class Plan(DrivenResult, NotebookView):
     """Outcome of `ppopt.plan`; times in the user's unit."""
 
     space: PlanSpace

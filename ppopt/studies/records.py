@@ -1,9 +1,10 @@
-"""Record types of the storage, and the validation of SQLite rows.
+"""Record types of the storage, each with the checks of its columns.
 
 A storage is untrusted input: SQLite accepts a value of any type in any column, a file may be
 damaged, and other programs can write it. So every value is checked here: its type, its range, the
-form of compressed JSON. `ppopt.studies.outcome` checks the content of a schedule. Every reader
-raises InputError, which names the column.
+form of compressed JSON. The annotation of a field states its check (`read_record`).
+`ppopt.studies.outcome` checks the content of a schedule. Every reader raises InputError, which
+names the column.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from itertools import chain
-from typing import Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, TypeVar, get_type_hints
 
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.formats.documents import finite_float, parse_json
@@ -33,6 +35,7 @@ LARGEST_INT = 2**63 - 1
 COMPLETE, FAIL = "complete", "fail"
 """States of a trial, in Optuna's terms."""
 Check = Callable[[object], Any]
+Record = TypeVar("Record")
 
 
 class DamagedError(InputError):
@@ -57,17 +60,17 @@ def one_line(error: Exception) -> str:
 class StoredResult(NamedTuple):
     """A stored search or evaluation; see `ppopt.studies.outcome`."""
 
-    key: str
-    strategy: str
-    status: str
-    closed: bool
+    key: Annotated[str, utf8]
+    strategy: Annotated[str, utf8]
+    status: Annotated[str, STATUS]
+    closed: Annotated[bool, _closed]
     """Whether more time cannot improve the result."""
-    time_limit: float | None
+    time_limit: Annotated[float | None, optional(seconds)]
     """Time limit in seconds; None: the job has none."""
-    workers: int | None
-    seconds: float
-    version: str
-    record: bytes
+    workers: Annotated[int | None, optional(workers)]
+    seconds: Annotated[float, seconds]
+    version: Annotated[str, utf8]
+    record: Annotated[bytes, _blob]
 
     @property
     def effort(self) -> tuple[bool, float]:
@@ -114,19 +117,28 @@ class SweepRow:
 class StudyRecord(NamedTuple):
     """A study without its trials; `Storage.studies` counts them."""
 
-    study_id: int
-    name: str
-    base: str
+    study_id: Annotated[int, _integer]
+    name: Annotated[str, utf8]
+    base: Annotated[str, utf8]
     """Identity of what all its trials share."""
-    created: str
-    asked: tuple[str, ...]
+    created: Annotated[str, utf8]
+    asked: Annotated[tuple[str, ...], _asked]
     """Settings of the requested rows, each as text of JSON."""
-    command: str | None
+    command: Annotated[str | None, optional(utf8)]
     """Last command that requested rows; None: they were requested from Python."""
     complete: int = 0
     failed: int = 0
     open: int = 0
     """Number of requested rows that have not ended."""
+
+
+class Trial(NamedTuple):
+    """Columns of a row of a study."""
+
+    params: Annotated[dict[str, Any], _object]
+    state: Annotated[str, one_of(COMPLETE, FAIL)]
+    key: Annotated[str | None, optional(utf8)]
+    row: Annotated[dict[str, Any], _object]
 
 
 def canonical(value: object) -> str:
@@ -168,33 +180,36 @@ def renamed_rows(asked: Any) -> Any:
         return asked
 
 
-def result_of(row: Sequence[object]) -> StoredResult:
-    """Result in a row of `results`, whose columns are the fields."""
-    return StoredResult(**_checked(_RESULT, row))
+def read_record(record: Callable[..., Record], row: Sequence[object]) -> Record:
+    """Record in a row of the storage, whose columns are its checked fields."""
+    return record(**_checked(checks_of(record), row))
 
 
-def trial_of(row: Sequence[object]) -> SweepRow:
-    """Row of a study in a row of `trials`, with the columns of `TRIAL`."""
-    fields = _checked(_TRIAL, row)
-    if fields["state"] == FAIL:
-        failed = within("row", _reason, fields["row"])
-        return SweepRow(fields["params"], None, failed, cached=True)
-    if fields["key"] is None:
+@cache
+def checks_of(record: Callable[..., Any]) -> Mapping[str, Check]:
+    """Checks of the fields of a record type, which their annotations state."""
+    hints = get_type_hints(record, include_extras=True)
+    annotated = {name: getattr(hint, "__metadata__", None) for name, hint in hints.items()}
+    return {name: checks[0] for name, checks in annotated.items() if checks}
+
+
+def trial_of(columns: Sequence[object]) -> SweepRow:
+    """Row of a study in a row of `trials`, with the columns of `Trial`."""
+    params, state, key, row = read_record(Trial, columns)
+    if state == FAIL:
+        failed = within("row", _reason, row)
+        return SweepRow(params, None, failed, cached=True)
+    if key is None:
         raise InputError("key: it is missing")
-    figures = within("row", _figures, fields["row"])
-    return SweepRow(fields["params"], figures, None, cached=True, key=fields["key"])
+    figures = within("row", _figures, row)
+    return SweepRow(params, figures, None, cached=True, key=key)
 
 
 def columns_of(row: SweepRow) -> tuple[str, str, str | None, str]:
-    """Values of the columns of `TRIAL`."""
+    """Values of the columns of `Trial`."""
     content = {"failed": row.failed} if row.figures is None else row.object
     state = FAIL if row.figures is None else COMPLETE
     return canonical(row.overrides), state, row.key, canonical(content)
-
-
-def study_of(row: Sequence[object]) -> StudyRecord:
-    """Study in a row of `studies`, whose columns are the fields."""
-    return StudyRecord(**_checked(_STUDY, row))
 
 
 def settings_of(asked: str) -> dict[str, Any]:
@@ -234,7 +249,8 @@ def one_of(*known: str) -> Check:
     return check
 
 
-def _optional(check: Check) -> Check:
+def optional(check: Check) -> Check:
+    """Check for a value or null."""
     return lambda value: None if value is None else check(value)
 
 
@@ -264,6 +280,14 @@ def whole_number(value: object) -> int:
 def workers(value: object) -> int:
     """Check for a number of workers."""
     return whole(value, 1, LARGEST_INT)
+
+
+def _integer(value: object) -> int:
+    return whole(value, -LARGEST_INT, LARGEST_INT)
+
+
+def _closed(value: object) -> bool:
+    return bool(whole(value, 0, 1))
 
 
 def _blob(value: object) -> bytes:
@@ -309,9 +333,9 @@ def _figures(row: dict[str, Any]) -> ScheduleFigures:
 def _check_of(figure: Figure) -> Check:
     """Check of the value of a figure; all but the status may be null."""
     if figure.quantity is Quantity.STATUS:
-        return _STATUS
+        return STATUS
     check = _CHECKS[figure.quantity]
-    return _optional(list_of(check) if figure.each else check)
+    return optional(list_of(check) if figure.each else check)
 
 
 def _run_of_layers(value: object) -> LayerRun:
@@ -323,39 +347,13 @@ def _placement(value: object) -> Any:
     return value if isinstance(value, str) else list_of(whole_number)(value)
 
 
-_STATUS = one_of(*Status)
+STATUS = one_of(*Status)
+"""Check for the status of a search."""
 _RUN: Mapping[str, Check] = {
     "name": text,
     "first": whole_number,
     "last": whole_number,
-    "modules": _optional(list_of(text)),
-}
-_RESULT: Mapping[str, Check] = {
-    "key": utf8,
-    "strategy": utf8,
-    "status": _STATUS,
-    "closed": lambda value: bool(whole(value, 0, 1)),
-    "time_limit": _optional(seconds),
-    "workers": _optional(workers),
-    "seconds": seconds,
-    "version": utf8,
-    "record": _blob,
-}
-_TRIAL: Mapping[str, Check] = {
-    "params": _object,
-    "state": one_of(COMPLETE, FAIL),
-    "key": _optional(utf8),
-    "row": _object,
-}
-TRIAL = tuple(_TRIAL)
-"""Columns of a row of a study."""
-_STUDY: Mapping[str, Check] = {
-    "study_id": lambda value: whole(value, -LARGEST_INT, LARGEST_INT),
-    "name": utf8,
-    "base": utf8,
-    "created": utf8,
-    "asked": _asked,
-    "command": _optional(utf8),
+    "modules": optional(list_of(text)),
 }
 _FIGURES = tuple(declared(ScheduleFigures).values())
 _CHECKS: Mapping[Quantity, Check] = {

@@ -35,6 +35,7 @@ from ppopt.studies.records import (
     StoredResult,
     StudyRecord,
     SweepRow,
+    Trial,
     canonical,
     damage,
     one_line,
@@ -91,7 +92,7 @@ MIGRATIONS = (
 
 
 _RESULT = ", ".join(StoredResult._fields)
-_TRIAL = ", ".join(records.TRIAL)
+_TRIAL = ", ".join(Trial._fields)
 _STUDY = "study_id, study_name, base, created, asked, command"
 
 
@@ -242,7 +243,7 @@ class Storage:
 
     def _result(self, row: Sequence[object]) -> StoredResult:
         with damage(f"storage: {self.path}: a result"):
-            return records.result_of(row)
+            return records.read_record(StoredResult, row)
 
     def results(self) -> int:
         """Number of results."""
@@ -291,7 +292,7 @@ class Storage:
 
     def _study(self, row: Sequence[object]) -> StudyRecord:
         with damage(f"storage: {self.path}: study {row[1]}", _ELSEWHERE):
-            return records.study_of(row)
+            return records.read_record(StudyRecord, row)
 
     def _known(self, name: str) -> StudyRecord:
         """Study of a name; raises InputError if there is none."""

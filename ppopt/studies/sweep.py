@@ -6,10 +6,11 @@ from collections import defaultdict, deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt import interrupts, processors
-from ppopt.cancellation import Interruptible, driven
+from ppopt import processors
+from ppopt.cancellation import DrivenResult, driven, over, scope
 from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
@@ -31,7 +32,7 @@ RETRIES = 1
 
 
 @dataclass(frozen=True)
-class Study(Interruptible, NotebookView):
+class Study(DrivenResult, NotebookView):
     """The rows of a sweep, in the order of its grid."""
 
     name: str
@@ -205,9 +206,10 @@ class _Sweep:
         """Run all rows, or end early: after Ctrl-C, or if the storage cannot be written."""
 
         def ends() -> bool:
-            return interrupts.pressed() or self.not_stored is not None
+            return over() or self.not_stored is not None
 
-        run_tasks(self._engine, self._submit, self._take, ends)
+        with scope(inf):
+            run_tasks(self._engine, self._submit, self._take, ends)
 
     def _submit(self) -> None:
         """Submit as many rows as the engine accepts."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from ppopt.cancellation import Interruptible
+from ppopt.cancellation import DrivenResult
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
 from ppopt.solver.result import Callback, Result
@@ -16,7 +16,7 @@ from ppopt.studies.storage import Storage, StorageError
 
 
 @dataclass(frozen=True)
-class Done(Interruptible):
+class Done(DrivenResult):
     """The outcome of a task: figures, or why it failed."""
 
     row: ScheduleFigures | None = None

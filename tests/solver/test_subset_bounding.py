@@ -27,7 +27,7 @@ def followed(
     """The bounding of a problem towards a value, until nothing is left to do."""
     bounding = SubsetBounding(problem, SubsetParams(), first)
     while not bounding.exhausted and bounding.bound < value:
-        bounding.run(value, 1.0, 60.0, lambda: False)
+        bounding.run(value, 1.0, lambda: False)
     return bounding
 
 
@@ -64,12 +64,12 @@ def test_work_is_counted(kind: BackwardKind) -> None:
     shorter = replace(TIGHT, forward=2, backward=3, backward_input=2, weight=2)
     problem = Problem(shorter, Objective.MAKESPAN, kind)
     bounding = SubsetBounding(problem.reduced, SubsetParams(), ())
-    assert bounding.run(10_000, 0.01, 60.0, lambda: False) > 0
+    assert bounding.run(10_000, 0.01, lambda: False) > 0
 
 
 def test_a_subset_that_did_well_before_is_tried_first() -> None:
     problem = Problem(TIGHT, Objective.MAKESPAN, BackwardKind.SPLIT)
     known = followed(problem, 1000)
     second = SubsetBounding(problem, SubsetParams(), [known.base])
-    second.run(1000, 1.0, 60.0, lambda: False)
+    second.run(1000, 1.0, lambda: False)
     assert second.bound >= known.bound

@@ -317,7 +317,6 @@ class ConfigurationSearch:
             work = bounding.run(
                 configuration.in_ticks(value),
                 self._params.bounding_step,
-                seconds_left(),
                 lambda: self._over,
             )
         if len(bounding.base) > 1:

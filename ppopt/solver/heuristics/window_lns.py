@@ -163,7 +163,7 @@ class WindowSearch:
         """Search from a schedule while the budget lasts.
 
         `report` gets the last of consecutive improvements: to verify each takes a tenth of the
-        time. Raises KeyboardInterrupt on Ctrl-C.
+        time.
         """
         reported, running = current, dict[Future[WindowResult], Window]()
         count = min(budget.workers, self._params.max_at_once)
