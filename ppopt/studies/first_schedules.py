@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate, chain
@@ -26,11 +26,14 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
-from ppopt.studies.baselines import SECONDS_PER_OPERATION
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
+
+SECONDS_PER_OPERATION = 1e-5
+"""Estimated seconds of the usual strategies of a configuration, per F, B and W. They are timed on
+several partitions and with several choices of recompute, and the best schedule is verified."""
 
 
 def first_schedules_of(
@@ -42,6 +45,18 @@ def first_schedules_of(
     """First schedules of a configuration of a space; `pipeline` is that of the configuration."""
     accepts = partitions_on(space.runtime, pipeline)
     return FirstSchedules(pipeline, objective, kind, accepts, space.options)
+
+
+def num_evaluated(
+    space: PlanSpace, configurations: Sequence[PlanConfiguration], seconds: float
+) -> int:
+    """Number of configurations, at least one, whose usual strategies take so many seconds.
+
+    The estimate does not depend on the clock.
+    """
+    per_chunk = 3 * space.devices * SECONDS_PER_OPERATION
+    ends = accumulate(per_chunk * each.batches * each.chunks for each in configurations)
+    return max(1, sum(end <= seconds for end in ends))
 
 
 def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
@@ -118,12 +133,11 @@ class FirstRows:
     def usual(self, seconds: float) -> tuple[FirstRow, ...]:
         """Those of the usual strategies of all placements, in every recompute mode.
 
-        By an estimate that does not depend on the clock, they take so many seconds at most.
+        There are as many as `num_evaluated` allows.
         """
-        per_chunk = 3 * self._space.devices * SECONDS_PER_OPERATION
-        ends = accumulate(per_chunk * each.batches * each.chunks for each in self._space)
-        in_time = [each for each, end in zip(self._space, ends, strict=True) if end <= seconds]
-        return _best_of_each(self._rows(in_time, FirstSchedules.usual))
+        configurations = list(self._space)
+        number = num_evaluated(self._space, configurations, seconds)
+        return _best_of_each(self._rows(configurations[:number], FirstSchedules.usual))
 
     def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
         """`known`, the other placements, as few recomputed layers as fit, and zero bubble.

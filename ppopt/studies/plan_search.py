@@ -13,7 +13,7 @@ partition can be better.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -48,7 +48,11 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value
-from ppopt.studies.first_schedules import first_schedules_of, with_few_layers
+from ppopt.studies.first_schedules import (
+    first_schedules_of,
+    num_evaluated,
+    with_few_layers,
+)
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate, with_wider
 from ppopt.studies.plan_product import PlanProduct
@@ -148,14 +152,18 @@ class PlanSearch:
         """Start every configuration from strategies with the balanced partition.
 
         First comes the usual strategy of every placement, with chosen recompute if possible; if no
-        schedule is known, whatever the time limit. After a share of it, this ends once a
-        configuration has a schedule.
+        schedule is known, those that take a moment are evaluated whatever the time limit. This ends
+        after a share of it.
         """
         self.start_from(filter(None, (self.set_up.first_schedule,)))
         included = [candidate for candidate, _ in self._included]
+        configurations = [candidate.configuration for candidate in self._orders]
+        known = self.best is not None
+        number = 0 if known else num_evaluated(self.set_up.space, configurations, GRACE)
         with part(self._params.first_schedules):
-            with shield() if self.best is None else nullcontext(), scope(inf):
-                self._start_from_first(FirstSchedules.usual, self._orders)
+            with shield(), scope(inf):
+                self._start_from_first(FirstSchedules.usual, self._orders[:number])
+            self._start_from_first(FirstSchedules.usual, self._orders[number:])
             self._start_from_first(with_few_layers, self._orders)
             self._start_from_first(FirstSchedules.usual, included)
             self._start_from_first(FirstSchedules.zero_bubble, self._orders)
