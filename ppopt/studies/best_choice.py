@@ -91,7 +91,7 @@ def best_choice(
             search.descend_until_stalled()
         if not search.proved:
             with part(BOUNDING_SHARE):
-                search.bound_all()
+                search.bound(search.state.value)
             search.prove()
     return StrategyChoice(
         schedule=search.schedule(),

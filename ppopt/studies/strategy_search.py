@@ -200,25 +200,18 @@ class StrategySearch:
         self._run(lambda: self._descend_once(end) and not self.stalled)
 
     def bound(self, ceiling: int | None = None) -> None:
-        """Bound all configurations, if bounds apply; see `Choice.bound`."""
-        with scope(inf):
-            if self.choice.bounds is not None:
-                self.choice.bounds.bound(ceiling)
-            self._raise_bound()
-
-    def bound_all(self) -> None:
-        """Bound all configurations, if bounds apply.
+        """Bound all configurations, if bounds apply; see `Choice.bound`.
 
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
+        choice, handled = self.choice, SPACES[Decisions.PARTITION].handles
         with scope(inf):
-            if (
-                self.choice.cut
-                and traits_of_any(self._problem) <= SPACES[Decisions.PARTITION].handles
-            ):
-                self.choice.bounds = choice_of(in_listed_order(self._problem))
-                self.bound(self.state.value)
+            if choice.bounds is None and choice.cut and traits_of_any(self._problem) <= handled:
+                choice.bounds = choice_of(in_listed_order(self._problem))
+            if choice.bounds is not None:
+                choice.bounds.bound(ceiling)
+            self._raise_bound()
 
     def prove(self) -> None:
         """Evaluate configurations in the order of their bounds, until proof."""

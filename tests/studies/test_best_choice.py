@@ -209,7 +209,7 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     )
     search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
     search.descend(4)
-    search.bound_all()
+    search.bound(search.state.value)
     search.prove()
     assert not search.ordered or search.proved
     before = search.proved
