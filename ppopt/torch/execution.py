@@ -161,10 +161,11 @@ def _counts(schedule: Schedule, model: RunnableModel, modules: int) -> tuple[int
 
 def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
     """Combine the ranks' results; raises VerificationError if a gradient or a loss differs."""
-    total = _together(ranks)
-    if not total.difference <= 1:
+    compared = [comparison for rank in ranks for comparison in rank.compared]
+    if wrong := [comparison for comparison in compared if not comparison.excess <= 1]:
+        worst = max(wrong, key=lambda comparison: comparison.excess)
         raise VerificationError(
-            f"run: {total.worst} differs from that of one process by {total.difference:.3g} times "
+            f"run: {worst.name} differs from that of one process by {worst.excess:.3g} times "
             "what rounding explains; a module that is random (dropout) or keeps state between "
             "microbatches gives other gradients in a pipeline"
         )
@@ -176,7 +177,9 @@ def _result(schedule: Schedule, ranks: Sequence[_Ran], steps: int) -> RunResult:
         for rank in ranks
         for record in rank.records
     )
-    return RunResult(_step_lengths(records, steps), total.gradients, total.relative, records)
+    gradients = [comparison.relative for comparison in compared if comparison.relative is not None]
+    largest = max(gradients, default=0.0)
+    return RunResult(_step_lengths(records, steps), len(gradients), largest, records)
 
 
 def _step_lengths(records: Sequence[Record], steps: int) -> tuple[float, ...]:
@@ -309,29 +312,21 @@ def _weights(modules: Modules) -> Iterator[Any]:
         yield from module.parameters()
 
 
+class _Comparison(NamedTuple):
+    """The difference of a gradient, or of a loss, from the reference."""
+
+    name: str
+    excess: float
+    """Difference / allowed difference."""
+    relative: float | None = None
+    """Of a gradient: difference / largest gradient of its module."""
+
+
 class _Ran(NamedTuple):
     """Measurements and comparisons of one rank."""
 
     records: list[Record]
-    gradients: int
-    """Gradients compared."""
-    difference: float
-    """Largest difference / allowed difference."""
-    relative: float
-    """Largest difference / largest gradient of its module."""
-    worst: str
-    """Name of the tensor with the largest difference."""
-
-
-_EQUAL = _Ran([], 0, 0.0, 0.0, "")
-"""Nothing compared."""
-
-
-def _together(ranks: Sequence[_Ran]) -> _Ran:
-    worst = max(ranks, key=lambda rank: rank.difference)
-    compared = sum(rank.gradients for rank in ranks)
-    largest = max(rank.relative for rank in ranks)
-    return _Ran([], compared, worst.difference, largest, worst.worst)
+    compared: list[_Comparison]
 
 
 def _run(
@@ -383,7 +378,7 @@ class _RankRun:
             if text is None
             else load(stages, text, schedule.pipeline.batches, self._job.loss)
         )
-        self._compared = _EQUAL
+        self._compared: list[_Comparison] = []
         self._around: list[Record] = []
 
     def step(self, index: int) -> list[float]:
@@ -400,24 +395,19 @@ class _RankRun:
 
     def compare(self, losses: Sequence[float], wanted: Mapping[str, Any]) -> None:
         """Compare gradients and losses of the last step with those of one process."""
-        comparisons = [
-            _compared_module(index, module, wanted["gradients"])
-            for stage in self.stages
-            for index, module in zip(
-                self._cut.modules(stage.stage_index), _layers(stage.submod), strict=True
-            )
-        ]
+        for stage in self.stages:
+            indices = self._cut.modules(stage.stage_index)
+            for index, module in zip(indices, _layers(stage.submod), strict=True):
+                self._compared += _compared_module(index, module, wanted["gradients"])
         for microbatch, loss in zip(self._order, losses, strict=bool(losses)):
-            off = abs(loss - wanted["losses"][microbatch]) / max(
-                abs(wanted["losses"][microbatch]), 1e-30
-            )
-            comparisons.append(_EQUAL._replace(difference=off / wanted["allowed"], worst="a loss"))
-        self._compared = _together(comparisons)
+            reference = wanted["losses"][microbatch]
+            off = abs(loss - reference) / max(abs(reference), 1e-30)
+            self._compared.append(_Comparison("a loss", off / wanted["allowed"]))
 
     def result(self) -> _Ran:
         """The measurements and comparisons."""
         measured = [record for record in self._around if record.step >= 0]
-        return self._compared._replace(records=[*self.profiler.records, *measured])
+        return _Ran([*self.profiler.records, *measured], self._compared)
 
 
 def run_step(
@@ -446,27 +436,21 @@ def _layers(module: Any) -> Any:
     return getattr(module, "_orig_mod", module).layers
 
 
-def _compared_module(index: int, module: Any, wanted: dict[str, Any]) -> _Ran:
+def _compared_module(index: int, module: Any, wanted: dict[str, Any]) -> Iterator[_Comparison]:
     """Compare the gradients of a module, on its device."""
     weights = dict(module.named_parameters())
-    expected = {
-        name: None
-        if (gradient := wanted[f"{index}.{name}"]) is None
-        else gradient.to(weight.device)
-        for name, weight in weights.items()
-    }
+    expected = {name: wanted[f"{index}.{name}"] for name in weights}
     largest = (_largest(gradient) for gradient in expected.values() if gradient is not None)
     scale = max(largest, default=0.0) or 1.0
-    compared = []
     for name, weight in weights.items():
         own, reference = weight.grad, expected[name]
-        if own is not None or reference is not None:
-            both = own is not None and reference is not None
-            off = _largest(own - reference) / scale if both else float("inf")
-            allowed = TOLERANCES.get(weight.dtype, LOW_PRECISION)
-            what = f"the gradient of {name} of module {index}"
-            compared.append(_Ran([], 1, off / allowed, off, what))
-    return _together(compared) if compared else _EQUAL
+        if own is None and reference is None:
+            continue
+        off = float("inf")
+        if own is not None and reference is not None:
+            off = _largest(own - reference.to(weight.device)) / scale
+        allowed = TOLERANCES.get(weight.dtype, LOW_PRECISION)
+        yield _Comparison(f"the gradient of {name} of module {index}", off / allowed, off)
 
 
 def _largest(tensor: Any) -> float:

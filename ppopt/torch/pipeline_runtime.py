@@ -98,8 +98,19 @@ def runtime(
     _check_stages(ordered, schedule)
     built = load(ordered, text, schedule.pipeline.batches, loss_fn, **options)
     if options.get("scale_grads", True):
-        _refuse_accumulation(built, ordered)
+        before(built, "step", partial(_refuse_accumulation, ordered))
     return built
+
+
+def before(owner: Any, name: str, action: Callable[..., object]) -> None:
+    """Let a method of an object begin with an action, which gets the same arguments."""
+    method = getattr(owner, name)
+
+    def begun(*args: Any, **options: Any) -> Any:
+        action(*args, **options)
+        return method(*args, **options)
+
+    setattr(owner, name, begun)
 
 
 def order_text(schedule: Schedule) -> str:
@@ -412,21 +423,15 @@ def _compiled(where: str) -> str:
     )
 
 
-def _refuse_accumulation(built: Any, stages: Sequence[Any]) -> None:
-    """Let `step` refuse gradients of an earlier step, which `scale_grads` would divide again."""
-    step = built.step
-
-    def checked(*args: Any, **options: Any) -> Any:
-        for stage in stages:
-            if any(_has_gradient(weight) for weight in stage.submod.parameters()):
-                raise InputError(
-                    f"stage {stage.stage_index}: gradients of an earlier step are there, and "
-                    "PyTorch would divide them by the microbatches again: call zero_grad, or to "
-                    "accumulate give runtime scale_grads=False and divide the loss yourself"
-                )
-        return step(*args, **options)
-
-    built.step = checked
+def _refuse_accumulation(stages: Sequence[Any], *_: Any, **__: Any) -> None:
+    """Refuse gradients of an earlier step, which `scale_grads` would divide again."""
+    for stage in stages:
+        if any(_has_gradient(weight) for weight in stage.submod.parameters()):
+            raise InputError(
+                f"stage {stage.stage_index}: gradients of an earlier step are there, and "
+                "PyTorch would divide them by the microbatches again: call zero_grad, or to "
+                "accumulate give runtime scale_grads=False and divide the loss yourself"
+            )
 
 
 def _has_gradient(weight: Any) -> bool:

@@ -41,6 +41,7 @@ from ppopt.schedule.link_queues import MISSING, LinkQueues
 from ppopt.schedule.operations import Operation
 from ppopt.schedule.schedule import Schedule
 from ppopt.torch.job import Job
+from ppopt.torch.pipeline_runtime import before
 from ppopt.torch.sleeping import WIDTH, SleepingLayer, announce_backwards
 
 SAMPLES = 2
@@ -179,36 +180,23 @@ class _DelayLinks:
         unit = simulation.unit * 1e9
         self._down, self._up = ([round(time * unit) for time in way] for way in (down, up))
         for stage in stages:
-            for methods, wrap in ((_POSTS, self._posting), (_NEEDS, self._waiting)):
+            for methods, action in ((_POSTS, self._post), (_NEEDS, self._wait)):
                 for name, (kind, offset) in methods.items():
                     sender = stage.stage_index + offset
                     if 0 <= sender < pipeline.num_stages:
-                        setattr(stage, name, wrap(getattr(stage, name), kind, sender, not offset))
+                        before(stage, name, partial(action, kind, sender, not offset))
 
     def begin_step(self) -> None:
         """Discard the records of the last step."""
 
-    def _posting(
-        self, method: Callable[..., Any], kind: OpKind, sender: int, sends: bool
-    ) -> Callable[..., Any]:
-        def posting(microbatch: int) -> Any:
-            self._post(kind, sender, microbatch, sends)
-            return method(microbatch)
-
-        return posting
-
-    def _waiting(
-        self, method: Callable[..., Any], kind: OpKind, sender: int, _: bool
-    ) -> Callable[..., Any]:
-        def delayed(microbatch: int, *args: Any, **options: Any) -> Any:
-            _sleep_until(self._arrival(kind, sender, microbatch))
-            return method(microbatch, *args, **options)
-
-        return delayed
-
-    def _post(self, kind: OpKind, sender: int, microbatch: int, sends: bool) -> None:
+    def _post(self, kind: OpKind, sender: int, sends: bool, microbatch: int) -> None:
         if sends:
             self._notes[kind, sender, microbatch] = time.perf_counter_ns()
+
+    def _wait(
+        self, kind: OpKind, sender: int, _: bool, microbatch: int, *__: Any, **___: Any
+    ) -> None:
+        _sleep_until(self._arrival(kind, sender, microbatch))
 
     def _arrival(self, kind: OpKind, sender: int, microbatch: int) -> int:
         """End of a transfer whose tensor has arrived; 0 if it takes no time."""
@@ -240,7 +228,7 @@ class _StreamLinks(_DelayLinks):
         transfer_id = self._links.transfer_id(kind, sender, microbatch)
         return transfer_id, int(self._links.link[transfer_id])
 
-    def _post(self, kind: OpKind, sender: int, microbatch: int, _: bool) -> None:
+    def _post(self, kind: OpKind, sender: int, _: bool, microbatch: int) -> None:
         transfer_id, link = self._transfer(kind, sender, microbatch)
         if link != MISSING:
             position = self._positions[transfer_id] = self._posted[link]
@@ -286,7 +274,7 @@ class _CollectiveQueue:
         self._closed: Counter[int] = Counter()
         self._step = -1
         for stage in stages if own else ():
-            stage.forward_one_chunk = self._opening(stage, stage.forward_one_chunk)
+            before(stage, "forward_one_chunk", partial(self._await_weights, stage.stage_index))
             for name in _CLOSING:
                 setattr(stage, name, self._closing(stage, name, getattr(stage, name)))
 
@@ -311,13 +299,9 @@ class _CollectiveQueue:
         end = time.perf_counter_ns()
         return Record(row.kind, row.stage, ONCE, self._rank, start, end, self._step)
 
-    def _opening(self, stage: Any, method: Callable[..., Any]) -> Callable[..., Any]:
-        def opening(*args: Any, **options: Any) -> Any:
-            if stage.stage_index in self._gathered:
-                self._gathered[stage.stage_index].result()
-            return method(*args, **options)
-
-        return opening
+    def _await_weights(self, stage: int, *_: Any, **__: Any) -> None:
+        if stage in self._gathered:
+            self._gathered[stage].result()
 
     def _closing(self, stage: Any, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         index = stage.stage_index

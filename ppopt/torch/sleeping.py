@@ -10,6 +10,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from ppopt.torch.pipeline_runtime import before
+
 WIDTH = 8
 """Features of every layer."""
 
@@ -67,20 +69,13 @@ class SleepingLayer(nn.Module):
 def announce_backwards(stage: Any) -> None:
     """Wrap the backwards of a stage so that its sleeping layers know whether BW runs."""
     layers = [module for module in stage.submod.modules() if isinstance(module, SleepingLayer)]
-    backward, weight = stage.backward_one_chunk, stage.backward_weight_one_chunk
 
-    def announce(full: bool) -> None:
+    def announce(*_: Any, full_backward: bool = True, **__: Any) -> None:
         for layer in layers:
-            layer.full_backward = full
+            layer.full_backward = full_backward
 
-    def backward_one_chunk(*args: Any, **options: Any) -> Any:
-        announce(bool(options.get("full_backward", True)))
-        return backward(*args, **options)
-
-    def backward_weight_one_chunk(*args: Any, **options: Any) -> Any:
-        announce(stage.is_first)
-        return weight(*args, **options)
-
-    stage.backward_one_chunk = backward_one_chunk
-    stage.backward_weight_one_chunk = backward_weight_one_chunk
-    announce(False)
+    before(stage, "backward_one_chunk", announce)
+    before(
+        stage, "backward_weight_one_chunk", lambda *_, **__: announce(full_backward=stage.is_first)
+    )
+    announce(full_backward=False)
