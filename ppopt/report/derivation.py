@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
+from operator import attrgetter
 from typing import Any
 
 from ppopt.derivation.derived_model import DerivedModel
 from ppopt.derivation.explanation import Item, explain
 from ppopt.derivation.gpus import Basis, Gpu, gpus
 from ppopt.report.columns import Column, Grid, left
-from ppopt.report.module_table import ModuleFigures, figure_columns
+from ppopt.report.module_table import cost_columns
 from ppopt.report.numbers import number
 
 GPU_LEGEND = (
@@ -36,7 +37,7 @@ def _measured(gpu: Gpu) -> str:
 
 
 GPU_COLUMNS: tuple[Column[Gpu], ...] = (
-    left("GPU", lambda gpu: gpu.name),
+    left("GPU", attrgetter("name")),
     _of_gpus("BF16", "bf16", 1e12),
     _of_gpus("FP8", "fp8", 1e12),
     _of_gpus("FP4", "fp4", 1e12),
@@ -54,25 +55,28 @@ def gpu_table() -> Grid[Gpu]:
     return Grid(GPU_COLUMNS, gpus().values())
 
 
+def _of_items(head: str, read: Callable[[Item], float]) -> Column[Item]:
+    """A column of a figure of kernels and collectives."""
+    return Column(head, lambda item: _figure(read(item)))
+
+
+ITEM_COLUMNS: tuple[Column[Item], ...] = (
+    left("kind", attrgetter("kind")),
+    left("part", attrgetter("part")),
+    left("kernel or collective", attrgetter("name")),
+    left("bound by", attrgetter("bound"), wraps=True),
+    _of_items("GFLOP", attrgetter("gflop")),
+    _of_items("MB", attrgetter("megabytes")),
+    _of_items("ms", attrgetter("milliseconds")),
+    Column("share", lambda item: f"{100 * item.share:.1f} %"),
+)
+
+
 def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Any]]]:
     """A line and a table for every layer, equal layers once; `share` is that of F and BW.
 
     A second one has its modules, if it has any.
     """
-
-    def figure(head: str, read: Callable[[Item], float]) -> Column[Item]:
-        return Column(head, lambda item: _figure(read(item)))
-
-    columns: list[Column[Item]] = [
-        left("kind", lambda item: item.kind),
-        left("part", lambda item: item.part),
-        left("kernel or collective", lambda item: item.name),
-        left("bound by", lambda item: item.bound, wraps=True),
-        figure("GFLOP", lambda item: item.gflop),
-        figure("MB", lambda item: item.megabytes),
-        figure("ms", lambda item: item.milliseconds),
-        Column("share", lambda item: f"{100 * item.share:.1f} %"),
-    ]
     items = explain(model)
     for layer in model.layers:
         times = f"F {layer.forward:g}, BW {layer.backward:g}"
@@ -82,16 +86,9 @@ def explanation_tables(model: DerivedModel) -> Iterator[tuple[str, Grid[Any]]]:
         if exposed:
             share = exposed / (layer.forward + layer.backward)
             title += f"; communication {100 * share:.1f} %"
-        yield title, Grid(columns, [item for item in items if item.layer == layer.name])
+        yield title, Grid(ITEM_COLUMNS, [item for item in items if item.layer == layer.name])
         if layer.modules:
-            figures = [
-                ModuleFigures(
-                    own.name, own.inside, own.time, own.memory,
-                    own.offload_time or None, own.offload_memory,
-                )
-                for own in layer.modules
-            ]  # fmt: skip
-            yield f"modules of {layer.name}", Grid(figure_columns("ms", "MiB"), figures)
+            yield f"modules of {layer.name}", Grid(cost_columns("ms", "MiB"), layer.modules)
 
 
 def _figure(value: float) -> str:

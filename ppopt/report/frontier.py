@@ -15,7 +15,7 @@ from ppopt.report.columns import html_table, left, linked
 from ppopt.report.frontier_report import FrontierReport, describe_frontier
 from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
-from ppopt.report.numbers import headed, measured, number, percent, significant
+from ppopt.report.numbers import headed, measured, number, percent, significant, with_unit
 from ppopt.report.objects import frontier_object
 from ppopt.report.payload import data_element
 from ppopt.report.placement_text import describe_choices
@@ -196,10 +196,8 @@ def _bounds(
     if report.frontier.status == "optimal":
         return []
     pipeline = report.frontier.pipeline
-    memory, time = (
-        " ".join(filter(None, ("%{x}", pipeline.memory_unit))),
-        " ".join(filter(None, ("%{y}", pipeline.time_unit))),
-    )
+    memory = with_unit("%{x}", pipeline.memory_unit)
+    time = with_unit("%{y}", pipeline.time_unit)
     limits, lows = zip(*(pair for pair in bounds if pair[0] >= first), strict=True)
     return [
         {

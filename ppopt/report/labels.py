@@ -79,8 +79,7 @@ def describe_microbatches(pipeline: Pipeline) -> list[str]:
         return []
     listed = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
     return [
-        f"microbatch {place} of the list: times x {number(plain(times))}, "
-        f"memory x {number(plain(memory))}"
+        f"microbatch {place} of the list: times x {number(times)}, memory x {number(memory)}"
         for place, (times, memory) in zip(listed, pipeline.factors, strict=True)
     ]
 

@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate, pairwise
-from typing import NamedTuple
+from operator import attrgetter
+from typing import TYPE_CHECKING
 
-from ppopt.problem.exact import plain
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Module
 from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, Grid, left, stacked
 from ppopt.report.numbers import number, spread
 
-
-class ModuleFigures(NamedTuple):
-    """What a module costs and frees; None: it does not recompute, or offload."""
-
-    name: str
-    inside: str
-    time: float | None
-    memory: float
-    offload_time: float | None
-    offload_memory: float
+if TYPE_CHECKING:
+    from ppopt.derivation.derived_layer import DerivedModule
 
 
 @dataclass
@@ -31,27 +24,29 @@ class ModuleUse:
     """A module of layers of one name, and how many layers of every stage chose it."""
 
     layers: str
-    figures: ModuleFigures
-    recomputed: list[int] = field(default_factory=list)
-    offloaded: list[int] = field(default_factory=list)
+    module: Module
+    recomputed: list[int]
+    offloaded: list[int]
 
 
-def figure_columns(time_unit: str | None, memory_unit: str | None) -> list[Column[ModuleFigures]]:
-    """Columns of what modules cost and free."""
+def cost_columns(
+    time_unit: str | None, memory_unit: str | None
+) -> list[Column[Module | DerivedModule]]:
+    """Columns of what modules cost and free; empty if they do not recompute, or offload."""
 
-    def offload_cell(figures: ModuleFigures) -> str:
-        return number(figures.offload_memory) if figures.offload_time else ""
+    def freed(own: Module | DerivedModule) -> str:
+        return "" if own.time is None else number(own.memory)
 
-    def recompute_cell(figures: ModuleFigures) -> str:
-        return "" if figures.time is None else number(figures.memory)
+    def moved(own: Module | DerivedModule) -> str:
+        return number(own.offload_memory or own.memory) if own.offload_time else ""
 
     return [
-        left("module", lambda own: own.name),
-        left("inside", lambda own: own.inside),
+        left("module", attrgetter("name")),
+        left("inside", attrgetter("inside")),
         Column(stacked("recompute", time_unit), lambda own: _known(own.time)),
-        Column(stacked("frees", memory_unit), recompute_cell),
+        Column(stacked("frees", memory_unit), freed),
         Column(stacked("move", time_unit), lambda own: _known(own.offload_time or None)),
-        Column(stacked("moves", memory_unit), offload_cell),
+        Column(stacked("moves", memory_unit), moved),
     ]
 
 
@@ -68,32 +63,18 @@ def module_table(pipeline: Pipeline) -> Grid[ModuleUse] | None:
         for layer in pipeline.model.layers[low:high]:
             for module in layer.modules:
                 name = layer.name or layer.role
-                use = rows.setdefault((name, module.name), _unused(name, module, len(ends)))
+                unused = ModuleUse(name, module, [0] * len(ends), [0] * len(ends))
+                use = rows.setdefault((name, module.name), unused)
                 use.recomputed[stage] += _has(layer.recompute, layer, module)
                 use.offloaded[stage] += _has(layer.offload, layer, module)
-    figures = (
-        column.of(_figures) for column in figure_columns(pipeline.time_unit, pipeline.memory_unit)
-    )
+    costs = cost_columns(pipeline.time_unit, pipeline.memory_unit)
     columns: list[Column[ModuleUse]] = [
-        left("layers", lambda use: use.layers),
-        *figures,
+        left("layers", attrgetter("layers")),
+        *(column.of(lambda use: use.module) for column in costs),
         left("layers that\nrecompute it", lambda use: _by_stage(use.recomputed)),
         left("layers that\noffload it", lambda use: _by_stage(use.offloaded)),
     ]
     return Grid(columns, list(rows.values()))
-
-
-def _figures(use: ModuleUse) -> ModuleFigures:
-    return use.figures
-
-
-def _unused(layers: str, module: Module, stages: int) -> ModuleUse:
-    time, moving = (
-        None if own is None else plain(own) for own in (module.time, module.offload_time)
-    )
-    memory, offload_memory = plain(module.memory), plain(module.offload_memory or module.memory)
-    figures = ModuleFigures(module.name, module.inside, time, memory, moving, offload_memory)
-    return ModuleUse(layers, figures, [0] * stages, [0] * stages)
 
 
 def _has(chosen: object, layer: Layer, module: Module) -> bool:
@@ -115,5 +96,5 @@ def _by_stage(counts: list[int]) -> str:
     return spread(counts) if any(counts) else ""
 
 
-def _known(value: float | None) -> str:
+def _known(value: float | Fraction | None) -> str:
     return "" if value is None else number(value)

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import LayerRun, ScheduleFigures
 from ppopt.problem.decisions import Decisions
-from ppopt.problem.exact import plain
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
@@ -117,7 +116,7 @@ def describe_partition_search(choice: StrategyChoice | None, *, limited: bool) -
         return f"{tried}; none was found that fits the limit"
     return (
         f"{tried}; none of all {choice.partitions}{within} is below "
-        f"{number(plain(choice.lower_bound))}, gap {percent(choice.gap)}"
+        f"{number(choice.lower_bound)}, gap {percent(choice.gap)}"
     )
 
 

@@ -42,6 +42,16 @@ FEW_NAMES = 5
 """Names of a list that are shown; --json has all."""
 
 
+_DIMENSIONS = {
+    "placement": ("placements", "placement"),
+    "chunks": ("chunks", "chunks"),
+    "recompute": ("recompute", "recompute"),
+    "schedules": ("strategies", "strategy"),
+    "microbatches": ("batches", "batches"),
+}
+"""Dimensions of a plan: the field of its space, and that of a configuration."""
+
+
 def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     """What the tables of a plan do not say, a sentence each; empty ones are to be left out.
 
@@ -231,16 +241,9 @@ def describe_space(plan: Plan) -> str:
     space, pipeline = plan.space, plan.rows[0].result.pipeline
     fixed = ["one route" if _routes(plan) == 1 else "two routes"]
     searched = list((space.open_decisions & ~Decisions.ORDER).names)
-    tried = [row.configuration for row in plan.rows]
-    dimensions: dict[str, tuple[Sequence[object], set[object]]] = {
-        "placement": (space.placements, {each.placement for each in tried}),
-        "chunks": (space.chunks, {each.chunks for each in tried}),
-        "recompute": (space.recompute, {each.recompute for each in tried}),
-        "schedules": (space.strategies, {each.strategy for each in tried}),
-        "microbatches": (space.batches, {each.batches for each in tried}),
-    }
-    for name, (values, used) in dimensions.items():
-        used_values = [value for value in values if value in used]
+    for name, (values, field) in _DIMENSIONS.items():
+        used = {getattr(row.configuration, field) for row in plan.rows}
+        used_values = [value for value in getattr(space, values) if value in used]
         text = f"{name} {', '.join(map(str, used_values))}"
         if len(used_values) > 1 or used_values == [SEARCH]:
             searched.append(text)

@@ -7,7 +7,6 @@ from decimal import ROUND_CEILING
 from typing import TYPE_CHECKING
 
 from ppopt.formats.figures import ScheduleFigures
-from ppopt.problem.exact import plain
 from ppopt.problem.placement import DEFAULT_CHUNKS
 from ppopt.report.comparison_report import ComparisonReport
 from ppopt.report.labels import objective_name, title
@@ -151,7 +150,7 @@ def describe_hint(report: ScheduleReport) -> str:
     hint = report.hint
     if hint is None:
         return ""
-    peak = significant(plain(max(hint.peak_memory)), report.memory_unit)
+    peak = significant(max(hint.peak_memory), report.memory_unit)
     over = "" if hint.fits_limit else f", but with peak memory {peak}"
     parts = [significant(hint.value, report.time_unit) + over, _gain(hint, report), *hint.notes]
     return "; ".join(part for part in parts if part)
@@ -229,7 +228,7 @@ def describe_gain(report: ScheduleReport) -> str:
         # an optimum is worse only if the strategy runs backwards of a kind that was not searched
         cure = "use --backward mixed" if report.status == "optimal" else "raise --time-limit"
         return f"{gain_text(speedup - 1)} than {name}; {cure}"
-    value = significant(plain(baseline.value), report.time_unit)
+    value = significant(baseline.value, report.time_unit)
     best = f"the best baseline of this placement{' that fits' * (report.mem_limit is not None)}"
     if baseline.chosen:
         best += f", each with its own {' and '.join(baseline.chosen)}"
@@ -244,7 +243,7 @@ def describe_baseline(report: ScheduleReport) -> str:
     baseline = report.baseline
     if baseline is None:
         return ""
-    value = measured(plain(baseline.value), report.time_unit)
+    value = measured(baseline.value, report.time_unit)
     return f"{baseline.strategy}, {value}{_own_cut(baseline) if baseline.chosen else ''}"
 
 

@@ -13,7 +13,6 @@ from rich.text import Text
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS, Cost
-from ppopt.problem.exact import plain
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.microbatches import MEMORY, TIMES
 from ppopt.problem.pipeline import Pipeline
@@ -187,19 +186,18 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(report.mem_limit)}")
     down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
     lines.append(f"Time between devices: {down}" + (f", back {up}" if up != down else ""))
-    if any(pipeline.recomputed):
-        layers = _listed(pipeline.recomputed)
-        lines.append(f"Layers that recompute, of stages 0, 1, ...: {layers}")
-    if any(pipeline.offloaded):
-        layers = _listed(pipeline.offloaded)
-        lines.append(f"Layers that offload, of stages 0, 1, ...: {layers}")
-    if any(speed != 1 for speed in pipeline.device_speed):
-        speeds = _listed([plain(speed) for speed in pipeline.device_speed])
-        lines.append(f"Speed of devices 0, 1, ...: {speeds}; the times of stages are at speed 1")
-    for field, what in ((TIMES, "times"), (MEMORY, "memory")):
-        if factors := getattr(pipeline, field):
-            listed = _listed([plain(factor) for factor in factors])
-            lines.append(f"Factors on the {what} of microbatches 0, 1, ...: {listed}")
+    speeds = pipeline.device_speed
+    lists: dict[str, Sequence[float | Fraction] | None] = {
+        "Layers that recompute, of stages": pipeline.recomputed,
+        "Layers that offload, of stages": pipeline.offloaded,
+        "Speed of devices": speeds if set(speeds) != {1} else None,
+        "Factors on the times of microbatches": getattr(pipeline, TIMES),
+        "Factors on the memory of microbatches": getattr(pipeline, MEMORY),
+    }
+    for what, values in lists.items():
+        if values and any(values):
+            rest = "; the times of stages are at speed 1" if values is speeds else ""
+            lines.append(f"{what} 0, 1, ...: {_listed(values)}{rest}")
     lines += (f"Numbers {rounding}" for rounding in describe_rounding(pipeline))
     if provenance := _provenance(report):
         lines.append(provenance)
@@ -210,7 +208,7 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     )
 
 
-def _listed(values: Sequence[float]) -> str:
+def _listed(values: Sequence[float | Fraction]) -> str:
     return ", ".join(map(number, values))
 
 
@@ -224,8 +222,8 @@ def _span(delays: Sequence[Sequence[Fraction]], pipeline: Pipeline) -> str:
     ]
     if not times:
         return NONE
-    minimum = f"{number(plain(min(times)))} to " if min(times) < max(times) else ""
-    return minimum + measured(plain(max(times)), pipeline.time_unit)
+    minimum = f"{number(min(times))} to " if min(times) < max(times) else ""
+    return minimum + measured(max(times), pipeline.time_unit)
 
 
 def _provenance(report: ScheduleReport) -> str:
@@ -246,7 +244,7 @@ def _stages(pipeline: Pipeline) -> str:
     def cost_column(cost: Cost) -> Column[int]:
         values = costs[cost.field]
         unit = pipeline.time_unit if cost.unit is Unit.TIME else pipeline.memory_unit
-        return Column(headed(cost.head, unit), lambda at: number(plain(values[at])))
+        return Column(headed(cost.head, unit), lambda at: number(values[at]))
 
     columns: list[Column[int]] = [
         Column("stage", str),
