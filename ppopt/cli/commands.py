@@ -6,8 +6,8 @@ Libraries load inside the commands, so that `ppopt --help` loads none of the hea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from enum import StrEnum
 from pathlib import Path
 from time import monotonic
@@ -25,7 +25,7 @@ from ppopt.problem.setting import Heading
 if TYPE_CHECKING:
     from ppopt.problem.pipeline import Pipeline
     from ppopt.schedule.schedule import Schedule
-    from ppopt.solver.result import Callback, Result, Status
+    from ppopt.solver.result import Result, Status
     from ppopt.strategies import Options
 
 
@@ -73,7 +73,7 @@ def solve(
     are as given; `ppopt plan` also chooses the chunks of a model in layers. Example: `ppopt solve
     --stages 4 --batches 8 --mem-limit -o best.html`.
     """
-    from ppopt.cli import output, progress
+    from ppopt.cli import output
     from ppopt.report.objects import result_object
     from ppopt.report.schedule_report import report_result
     from ppopt.report.search_text import describe_next_step
@@ -87,19 +87,12 @@ def solve(
     if storage is not None and (hint or without):
         raise InputError("storage: no searches with --hint or --without are stored; leave them out")
     best_baseline, elsewhere, not_stored = None, None, 0
-    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+    with searching(settings) as options:
         if storage is None:
-            result = search(
-                pipeline,
-                **search_options(settings),
-                hint=start,
-                progress=line.update,
-                params=params,
-                began=settings.began,
-            )
+            result = search(pipeline, **options, hint=start, params=params)
         else:
-            result, not_stored = _stored(settings, pipeline, storage, line.update)
-        line.update("baselines")
+            result, not_stored = _stored(settings, pipeline, storage, options)
+        options["progress"]("baselines")
         with after_search(result.provenance.time_limit, result.solve_seconds):
             best_baseline = baseline(result, pipeline)
             elsewhere = best_other_placement(pipeline, result, best_baseline)
@@ -111,7 +104,7 @@ def solve(
 
 
 def _stored(
-    settings: Settings, pipeline: Pipeline, url: str, update: Callback
+    settings: Settings, pipeline: Pipeline, url: str, options: Mapping[str, Any]
 ) -> tuple[Result, int]:
     """The result from a storage, or of a search that is stored; and the exit code of storing."""
     from ppopt import processors
@@ -120,9 +113,9 @@ def _stored(
     from ppopt.studies.storage import Storage
     from ppopt.studies.task import solve_stored
 
-    options = {"workers": processors.available()} | search_options(settings)
+    job = job_of(pipeline, {"workers": processors.available()} | search_options(settings))
     with Storage(url) as storage:
-        stored = solve_stored(job_of(pipeline, options), storage, update, settings.began)
+        stored = solve_stored(job, storage, options["progress"], settings.began)
     for reason in stored.damaged:
         note(f"note: {reason}; it was solved again")
     if stored.not_stored is not None:
@@ -248,7 +241,7 @@ def compare(
     placements of --placement, e.g. `linear,v`. Example: `ppopt compare --stages 4 --batches
     8 --mem-limit`.
     """
-    from ppopt.cli import output, progress
+    from ppopt.cli import output
     from ppopt.report.comparison_report import report_comparison
     from ppopt.report.placement_text import describe_first_tries, unsearched_of_layers
     from ppopt.studies.compare import compare as compare_all
@@ -256,19 +249,16 @@ def compare(
     output.refuse_orders(settings, "comparison")
     pipeline, *other_pipelines = settings.pipelines(placement)
     chosen = _strategies(strategies)
-    options, deviation = strategy_options(settings), _deviation(jitter)
-    own_schedule = read_current(settings, current)
-    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+    deviation, own_schedule = _deviation(jitter), read_current(settings, current)
+    with searching(settings) as options:
         comparison = compare_all(
             pipeline,
             also=other_pipelines,
             strategies=chosen,
             current=own_schedule,
-            options=options,
+            options=strategy_options(settings),
             jitter=deviation,
-            **search_options(settings),
-            progress=line.update,
-            began=settings.began,
+            **options,
         )
     report = report_comparison(comparison)
     notes = unsearched_of_layers(pipeline), describe_first_tries(pipeline)
@@ -291,7 +281,7 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     Partition, recompute and offload are as given, or `search`. `ppopt plan` also chooses the chunks
     of a model in layers. Example: `ppopt frontier --stages 4 --batches 8 -o frontier.html`.
     """
-    from ppopt.cli import output, progress
+    from ppopt.cli import output
     from ppopt.formats.typed_values import share
     from ppopt.report.frontier_report import report_frontier
     from ppopt.studies.frontier import frontier as search
@@ -299,16 +289,8 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     output.refuse_orders(settings, "frontier")
     near = None if within is None else share("within", within)
     pipeline, *further = _of_all_placements(settings)
-    options = strategy_options(settings)
-    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
-        curve = search(
-            pipeline,
-            also=further,
-            options=options,
-            **search_options(settings),
-            progress=line.update,
-            began=settings.began,
-        )
+    with searching(settings) as options:
+        curve = search(pipeline, also=further, options=strategy_options(settings), **options)
     code = output.show_frontier(settings, report_frontier(curve, near), details=details)
     return code or exit_code(curve.status)
 
@@ -423,6 +405,15 @@ def search_options(settings: Settings) -> dict[str, Any]:
     kind = BackwardKind.read(settings.get("backward_kind"), settings.get("fused"))
     options = {name: settings.get(name) for name in names} | {"backward_kind": kind}
     return {name: value for name, value in options.items() if value is not None}
+
+
+@contextmanager
+def searching(settings: Settings) -> Iterator[dict[str, Any]]:
+    """Show the progress of a search; its arguments, as of `ppopt.solve`, with that callback."""
+    from ppopt.cli import progress
+
+    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+        yield search_options(settings) | {"progress": line.update, "began": settings.began}
 
 
 def _strategies(text: str | None) -> list[str] | None:

@@ -24,14 +24,19 @@ class Target(NamedTuple):
     """The name that the user gave; it differs from `path` where a page is written instead."""
 
     @property
+    def suffix(self) -> str:
+        """The end of its name, in small letters."""
+        return self.path.suffix.lower()
+
+    @property
     def is_page(self) -> bool:
         """Whether it is an HTML page."""
-        return self.path.suffix.lower() == ".html"
+        return self.suffix == ".html"
 
     @property
     def is_picture(self) -> bool:
         """Whether it is a picture of one schedule."""
-        return self.path.suffix.lower() in (".svg", ".png")
+        return self.suffix in (".svg", ".png")
 
     def as_page(self) -> Target:
         """The page of the same name."""
@@ -40,7 +45,7 @@ class Target(NamedTuple):
     @property
     def is_order(self) -> bool:
         """Whether it is the order for PyTorch."""
-        return self.path.suffix.lower() == ".csv"
+        return self.suffix == ".csv"
 
 
 def writable(names: Sequence[str]) -> tuple[Target, ...]:

@@ -414,7 +414,7 @@ def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int
 
 def picture_of(schedule: Schedule, target: Target) -> str | bytes:
     """A picture of a schedule, as the name of the file says: SVG or PNG."""
-    return picture_png(schedule) if target.path.suffix.lower() == ".png" else svg(schedule)
+    return picture_png(schedule) if target.suffix == ".png" else svg(schedule)
 
 
 def write_target(target: Target, content: str | bytes) -> None:

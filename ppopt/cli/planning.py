@@ -6,7 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ppopt.cli.application import command
-from ppopt.cli.commands import exit_code, search_options, strategy_options
+from ppopt.cli.commands import exit_code, searching, strategy_options
 from ppopt.cli.current import CURRENT, read_current
 from ppopt.cli.derivation_options import (
     FROM,
@@ -81,7 +81,7 @@ def plan(
     listed, or all that make sense.
     Example: `ppopt plan --model llama-3.1-8b --stages 8 --batches 32 --mem-limit 64GiB`.
     """
-    from ppopt.cli import output, progress
+    from ppopt.cli import output
     from ppopt.formats.config import missing, model_of
     from ppopt.formats.typed_values import share
     from ppopt.studies.plan import plan as search
@@ -106,15 +106,8 @@ def plan(
         if name not in arguments:
             raise InputError(missing(name))
     model, devices = model_of(settings.values), arguments.pop("stages")
-    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
-        result = search(
-            model,
-            devices=devices,
-            **arguments,
-            **search_options(settings),
-            progress=line.update,
-            began=settings.began,
-        )
+    with searching(settings) as options:
+        result = search(model, devices=devices, **arguments, **options)
     code = output.show_plan(settings, result, details=details)
     return code or exit_code(result.status)
 

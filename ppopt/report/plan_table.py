@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from fractions import Fraction
+from operator import attrgetter
 
 from ppopt.problem import layout
 from ppopt.report.columns import Column, Grid, left, stacked
@@ -29,16 +30,17 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
     `partition` the layout or layers of every stage.
     """
     best, several, pipeline = plan.rows[0], has_batches(plan), plan.rows[0].result.pipeline
-
-    def figure(read: Callable[[PlanRow], Fraction | None]) -> Callable[[PlanRow], str]:
-        write = number if exact else significant
-        return lambda row: write(read(row))
+    value_of: Callable[[PlanRow], Fraction | None] = attrgetter(
+        "per_microbatch" if several else "value"
+    )
+    bound_of: Callable[[PlanRow], Fraction | None] = attrgetter(
+        "bound_per_microbatch" if several else "lower_bound"
+    )
+    write = number if exact else significant
 
     def bound(row: PlanRow) -> str:
-        low, value = (row.lower_bound, row.value)
-        if several:
-            low, value = (row.bound_per_microbatch, row.per_microbatch)
-        return number(low) if exact else lower_bound_text(low, value)
+        low = bound_of(row)
+        return number(low) if exact else lower_bound_text(low, value_of(row))
 
     def ratio(row: PlanRow) -> Fraction | None:
         time = row.per_microbatch
@@ -48,18 +50,17 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
         is_best = row is best and row.schedule is not None
         return BEST if is_best else status_word(row.status, row.searches)
 
-    value = figure(lambda row: row.per_microbatch if several else row.value)
     name = "time per\nmicrobatch" if several else objective_name(plan.objective)
     return {
         "strategy": left("strategy", lambda row: row.configuration.strategy),
         "placement": left("placement", _placement),
         "recompute": left("recompute", lambda row: row.configuration.recompute),
         "batches": Column("batches", lambda row: number(row.configuration.batches)),
-        "value": Column(stacked(name, pipeline.time_unit), value),
+        "value": Column(stacked(name, pipeline.time_unit), lambda row: write(value_of(row))),
         "bound": Column("bound", bound),
         "vs best": Column("vs best", lambda row: significant(ratio(row)), optional=2),
-        "memory": Column(stacked("memory", pipeline.memory_unit), figure(lambda row: row.peak)),
-        "headroom": Column("headroom", figure(lambda row: row.headroom), optional=1),
+        "memory": Column(stacked("memory", pipeline.memory_unit), lambda row: write(row.peak)),
+        "headroom": Column("headroom", lambda row: write(row.headroom), optional=1),
         "bubble rate": Column("bubble rate", _bubble_rate),
         "partition": Column("partition", _partition),
         "status": left("status", status),

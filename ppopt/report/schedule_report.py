@@ -169,27 +169,34 @@ def report_result(
     `baseline` is the best baseline of the placement within the limit, `elsewhere` a better one of
     another placement. `more` are further fields of the report.
     """
-    origin, schedule = result.origin(), result.schedule
+    schedule, pipeline = result.schedule, result.pipeline
     return ScheduleReport.of(
         schedule,
-        result.pipeline,
+        pipeline,
         **{
-            **_claims(origin),
+            **_claims(result.origin()),
+            **_of_run(schedule, pipeline, result.solve_seconds),
             "strategy": None,
             "objective": result.objective.value,
             "value": number(result.value),
-            "idle": None if schedule is None else by_cause(schedule),
-            "imbalance": None if schedule is None else imbalance(schedule),
             "baseline": baseline,
             "elsewhere": elsewhere,
-            "routes": result.pipeline.routes,
-            "solve_seconds": round(result.solve_seconds, 3),
-            "schedule": schedule,
-            "pipeline": result.pipeline if schedule is None else schedule.pipeline,
-            "verified": schedule is not None,
             **more,
         },
     )
+
+
+def _of_run(schedule: Schedule | None, pipeline: Pipeline, seconds: float) -> dict[str, Any]:
+    """Fields of a command that made a schedule, or none, in so many seconds."""
+    return {
+        "idle": None if schedule is None else by_cause(schedule),
+        "imbalance": None if schedule is None else imbalance(schedule),
+        "routes": pipeline.routes,
+        "solve_seconds": round(seconds, 3),
+        "schedule": schedule,
+        "pipeline": pipeline if schedule is None else schedule.pipeline,
+        "verified": schedule is not None,
+    }
 
 
 def report_evaluation(
@@ -206,26 +213,21 @@ def report_evaluation(
     An evaluation is not random and runs on one thread: seed 0, workers 1. `more` are further fields
     of the report.
     """
-    uneven = imbalance(schedule)
     fields = {
-        "strategy": schedule.origin.strategy,
-        "status": schedule.origin.status,
-        "idle": by_cause(schedule),
-        "imbalance": uneven if choice is None else uneven._replace(relief=None),
+        **_of_run(schedule, schedule.pipeline, seconds),
+        **members_of(schedule.origin, "strategy", "status"),
         "options": dict(schedule.origin.options),
-        "routes": schedule.pipeline.routes,
         "partition_search": choice,
         "operations_alone": None if lowering is None else OperationsAlone.of(lowering, schedule),
         "jitter": jitter,
         "seed": 0,
         "workers": 1,
         "versions": versions(),
-        "solve_seconds": round(seconds, 3),
-        "schedule": schedule,
-        "pipeline": schedule.pipeline,
-        "verified": True,
+        **more,
     }
-    return ScheduleReport.of(schedule, schedule.pipeline, **{**fields, **more})
+    if choice is not None:
+        fields["imbalance"] = fields["imbalance"]._replace(relief=None)
+    return ScheduleReport.of(schedule, schedule.pipeline, **fields)
 
 
 def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:

@@ -176,15 +176,22 @@ def partitions_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
 
     The layers that recompute or offload follow where any strategy has such layers.
     """
+
+    def counts(head: str, name: str) -> Column[ScheduleReport]:
+        return left(head, lambda row: spread(getattr(row, name) or ()), wraps=True)
+
+    chosen = [
+        counts(name, name)
+        for name in ("recompute", "offload")
+        if any(any(getattr(row, name) or ()) for row in rows)
+    ]
     columns: list[Column[ScheduleReport]] = [
         left("partition", lambda row: _titled(row, rows)),
-        left("layers of the stages", lambda row: spread(row.partition or ()), wraps=True),
+        counts("layers of the stages", "partition"),
+        *chosen,
+        left("layout", lambda row: row.layout or "", wraps=True),
     ]
-    if any(any(row.recompute or ()) for row in rows):
-        columns.append(left("recompute", lambda row: spread(row.recompute or ()), wraps=True))
-    if any(any(row.offload or ()) for row in rows):
-        columns.append(left("offload", lambda row: spread(row.offload or ()), wraps=True))
-    return Grid([*columns, left("layout", lambda row: row.layout or "", wraps=True)], rows, _style)
+    return Grid(columns, rows, _style)
 
 
 def jitter_table(rows: Sequence[ScheduleReport]) -> Grid[ScheduleReport]:
