@@ -31,7 +31,13 @@ from ppopt.report.headline_table import describe_headline, headline_section
 from ppopt.report.html import page as as_page
 from ppopt.report.labels import describe_causes, describe_links, describe_rounding, describe_skipped
 from ppopt.report.module_table import module_table
-from ppopt.report.objects import comparison_object, frontier_object, verification_object
+from ppopt.report.objects import (
+    TIMES,
+    comparison_object,
+    frontier_object,
+    verification_object,
+    without,
+)
 from ppopt.report.placement_text import describe_partition, describe_unsearched, explain_routes
 from ppopt.report.plan_objects import plan_object, report_plan
 from ppopt.report.plan_page import plan_page
@@ -85,11 +91,9 @@ def show_result(
         yield from (Text(describe_title(report), style="bold"), summary_table(report))
         yield from map(Text, filter(None, [last]))
         if details:
-            yield from ("", details_table(report))
+            yield from _details(report)
         if schedule is None:
             return
-        if details and (modules := module_table(schedule.pipeline)) is not None:
-            yield from ("", modules)
         if details:
             yield from ("", table.idle_title(report), table.idle_table(report))
             yield describe_causes(report.idle or {})
@@ -98,6 +102,13 @@ def show_result(
 
     schedules = [] if schedule is None else [schedule]
     return _show(settings, schedules, partial(as_object, report), parts)
+
+
+def _details(report: ScheduleReport) -> Iterator[Part]:
+    """Exact figures, and the modules of the layers."""
+    yield from ("", details_table(report))
+    if report.schedule is not None and (own := module_table(report.schedule.pipeline)) is not None:
+        yield from ("", own)
 
 
 def _show(
@@ -266,9 +277,7 @@ def show_plan(settings: Settings, plan: Plan, *, details: bool) -> int:
             yield f"best: {plan.best.configuration}"
         yield summary_table(report)
         if details:
-            yield from ("", details_table(report))
-        if details and plan.schedule and (own := module_table(plan.schedule.pipeline)) is not None:
-            yield from ("", own)
+            yield from _details(report)
         yield from ("", plan_table(plan, exact=details))
         written = [target.path for target in settings.output] if code == 0 else []
         yield from filter(None, describe_plan(plan, written))
@@ -425,17 +434,9 @@ def write_target(target: Target, content: str | bytes) -> None:
 
 
 def _dump(document: dict[str, Any]) -> str:
-    return (
-        json.dumps(_timeless(document), allow_nan=False, default=schedule_json.schedule_to_object)
-        + "\n"
-    )
-
-
-def _timeless(member: Any) -> Any:
-    """Leave out what differs from run to run: files are repeatable."""
-    if isinstance(member, dict):
-        return {key: _timeless(value) for key, value in member.items() if key != "solve_seconds"}
-    return [_timeless(value) for value in member] if isinstance(member, list) else member
+    """JSON without what differs from run to run: files are repeatable."""
+    timeless = without(document, TIMES)
+    return f"{json.dumps(timeless, allow_nan=False, default=schedule_json.schedule_to_object)}\n"
 
 
 def print_json(document: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from ppopt.report.frontier_report import FrontierReport, describe_frontier
 from ppopt.report.html import MAX_OPERATIONS, page
 from ppopt.report.labels import objective_name, title
 from ppopt.report.numbers import headed, measured, number, percent, significant, with_unit
-from ppopt.report.objects import frontier_object
+from ppopt.report.objects import TIMES, frontier_object, without
 from ppopt.report.payload import data_element
 from ppopt.report.placement_text import describe_choices
 from ppopt.report.schedule_report import ScheduleReport
@@ -89,10 +89,7 @@ def _in_sight(points: Rows) -> Rows:
 
 def _data(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, Any]:
     """The data of a frontier without schedules and without what differs from run to run."""
-    data = frontier_object(report)
-    for row in (data, *data["points"], *data["strategies"]):
-        row.pop("schedule", None)
-        row.pop("solve_seconds")
+    data: dict[str, Any] = without(frontier_object(report), (*TIMES, "schedule"))
     for row in data["points"]:
         row["section"] = f"schedule-{sections[row['limit']]}" if row["limit"] in sections else None
     return data
@@ -103,12 +100,6 @@ def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, A
     points, baselines = report.points, report.baselines
     bounds = [(plain(limit), plain(bound)) for limit, bound in report.frontier.bounds]
     first, end = points[0].place[0], _end([*points, *baselines])
-    afters = [*(point.place[0] for point in points[1:]), end]
-    steps = [
-        spot
-        for (x, y), after in zip((point.place for point in points), afters, strict=True)
-        for spot in ((x, y), (after, y))
-    ]
     lowest = [bound for _, bound in bounds[-1:]]
     return {
         "traces": [
@@ -126,7 +117,6 @@ def _curve(report: FrontierReport, sections: Mapping[float, int]) -> dict[str, A
             {"x": point.limit, "y": point.value, "section": sections.get(known(point.limit))}
             for point in points
         ],
-        "steps": [{"x": x, "y": y} for x, y in steps],
         "names": [
             {"x": baseline.memory, "y": baseline.value, "text": _together(baseline, baselines)}
             for baseline in sorted(baselines, key=lambda baseline: known(baseline.value))

@@ -6,7 +6,7 @@ They hold schedules as they are. Only a writer of JSON turns them into their nat
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ppopt.formats import origin_json
@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from ppopt.report.schedule_report import ScheduleReport
 
 SCHEMA = 1
+TIMES = ("solve_seconds", "seconds")
+"""Keys of values that differ from run to run."""
 _END = ("seed", "workers", "versions")
 RESULT = (
     *SEARCHED,
@@ -84,6 +86,13 @@ def comparison_object(report: ComparisonReport) -> dict[str, Any]:
         "skipped": _skipped(report.skipped),
         **robustness,
     }
+
+
+def without(member: Any, keys: Collection[str]) -> Any:
+    """A member of JSON without some keys, at any depth."""
+    if isinstance(member, dict):
+        return {key: without(value, keys) for key, value in member.items() if key not in keys}
+    return [without(value, keys) for value in member] if isinstance(member, list) else member
 
 
 def _skipped(skipped: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

@@ -12,6 +12,7 @@ from ppopt.report.columns import Html, html_table, left, linked
 from ppopt.report.headline_table import headline_section
 from ppopt.report.html import fitting, page
 from ppopt.report.labels import describe_skipped
+from ppopt.report.objects import TIMES, without
 from ppopt.report.payload import data_element
 from ppopt.report.plan_objects import plan_object, report_plan
 from ppopt.report.plan_table import has_batches, plan_columns
@@ -35,8 +36,6 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.studies.plan_result import Plan, PlanRow
 
 _BADGES = {"optimal": "good", "infeasible": "bad", "feasible": "warn"}
-_TIMES = ("solve_seconds", "seconds")
-"""Keys of data that differ from run to run."""
 
 
 def plan_page(plan: Plan) -> str:
@@ -56,10 +55,7 @@ def page_of_plan(
 ) -> str:
     """The page of an opening, with the schedules of a plan and their data."""
     schedules, sections = _drawn(plan), _sections(plan)
-    del data["schedule"]
-    for row in (data, *data.get("parallelism", {}).get("rows", ())):
-        for key in _TIMES:
-            row.pop(key, None)
+    data = without(data, (*TIMES, "schedule"))
     for place, row in enumerate(data["rows"]):
         row["section"] = f"schedule-{sections[place]}" if place in sections else None
     return page(

@@ -92,7 +92,10 @@ function layoutOfCurve(page, curve, width, window) {
     y: scale.y(y),
     text,
   }));
-  const steps = curve.steps.map(({ x, y }) => ({ x: scale.x(x), y: scale.y(y) }));
+  const { points, whole } = curve;
+  const steps = points.flatMap(({ x, y }, at) =>
+    [x, points[at + 1]?.x ?? whole.x[1]].map((each) => ({ x: scale.x(each), y: scale.y(y) }))
+  );
   return {
     ...layout,
     width,

@@ -188,8 +188,6 @@ declare global {
     whole: { x: number[]; y: number[] };
     /** Points of the frontier; `section` counts the schedules of the page from 1, null: not there. */
     points: { x: number; y: number; section: number | null }[];
-    /** Corners of the line through them. */
-    steps: { x: number; y: number }[];
     /** Hand strategies; those at one spot share the text of the first. */
     names: { x: number; y: number; text: string }[];
   }
