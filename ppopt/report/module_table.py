@@ -34,19 +34,19 @@ def cost_columns(
 ) -> list[Column[Module | DerivedModule]]:
     """Columns of what modules cost and free; empty if they do not recompute, or offload."""
 
-    def freed(own: Module | DerivedModule) -> str:
+    def recompute_memory(own: Module | DerivedModule) -> str:
         return "" if own.time is None else number(own.memory)
 
-    def moved(own: Module | DerivedModule) -> str:
+    def offload_memory(own: Module | DerivedModule) -> str:
         return number(own.offload_memory or own.memory) if own.offload_time else ""
 
     return [
         left("module", attrgetter("name")),
         left("inside", attrgetter("inside")),
         Column(stacked("recompute", time_unit), lambda own: _known(own.time)),
-        Column(stacked("frees", memory_unit), freed),
+        Column(stacked("frees", memory_unit), recompute_memory),
         Column(stacked("move", time_unit), lambda own: _known(own.offload_time or None)),
-        Column(stacked("moves", memory_unit), moved),
+        Column(stacked("moves", memory_unit), offload_memory),
     ]
 
 
