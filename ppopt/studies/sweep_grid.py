@@ -28,11 +28,17 @@ STRATEGY = "strategy"
 MAX_ROWS = 1_000_000
 EFFORT = ("time_limit", "workers")
 """Settings of the effort for a row; they do not identify the row."""
-_FLAGS = {
-    setting.flag.removeprefix("--").replace("-", "_"): setting
-    for setting in SETTINGS
-    if setting.has_flag and setting.field != "output"
-}
+
+
+def _key_of(setting: Setting) -> str:
+    """Name of the flag of a setting, with `_`."""
+    return setting.flag.removeprefix("--").replace("-", "_")
+
+
+_VARYING = [setting for setting in SETTINGS if setting.has_flag and setting.field != "output"]
+_FLAGS = {_key_of(setting): setting for setting in _VARYING}
+_KNOWN = {name: setting for name, setting in NAMED.items() if setting in _VARYING} | _FLAGS
+"""Settings by their flags, and by all of their names."""
 Settings = Mapping[str, Any]
 """Values of settings by their names in Python."""
 Overrides = Settings
@@ -76,13 +82,9 @@ def _named(key: str) -> tuple[str, Setting | None]:
     word = key.replace("-", "_")
     if word == STRATEGY:
         return STRATEGY, None
-    known = _FLAGS | {
-        name: setting for name, setting in NAMED.items() if name not in _FLAGS and setting.has_flag
-    }
-    if word not in known or known[word].field == "output":
+    if word not in _KNOWN:
         unknown_key(key, (STRATEGY, *_FLAGS))
-    setting = known[word]
-    return setting.flag.removeprefix("--").replace("-", "_"), setting
+    return _key_of(_KNOWN[word]), _KNOWN[word]
 
 
 def _settings_of(setting: Setting | None, value: Value) -> Settings:
