@@ -308,8 +308,8 @@ def _compare(
     Writes the pipeline file `text` if the target is of that kind, and a page of the same name.
     Raises InputError if the target is of another kind.
     """
-    from ppopt.cli import output, progress
-    from ppopt.cli.commands import exit_code
+    from ppopt.cli import output
+    from ppopt.cli.commands import exit_code, searching
     from ppopt.cli.files import writable
     from ppopt.formats.config import parse_config, pipeline_of
     from ppopt.formats.files import write
@@ -324,20 +324,14 @@ def _compare(
     pages = writable([str(target.with_suffix(".html"))])
     if target.suffix.lower() in YAML:
         write(target, text)
-    settings = Settings(values, pages, json=False, quiet=False, began=began)
+    given = values | {"time_limit": time_limit}
+    settings = Settings(given, pages, json=False, quiet=False, began=began)
     ran = pipeline_of(values)
     strategy = "1f1b" if ran.num_chunks == 1 else "interleaved"
     current = predicted(median_step(steps), ran) if steps else evaluate(ran, strategy)
     pipeline = ran if ran.model is None else replace(ran, partition="search")
-    with progress.live_line(quiet=False, limit=time_limit) as line:
-        comparison = compare(
-            pipeline,
-            current=current,
-            runtime=runtime,
-            time_limit=time_limit,
-            progress=line.update,
-            began=began,
-        )
+    with searching(settings) as options:
+        comparison = compare(pipeline, current=current, runtime=runtime, **options)
     report = report_comparison(comparison)
     code = output.show_comparison(settings, report, comparison, details=False, last="")
     return code or exit_code(comparison.status)
@@ -350,10 +344,7 @@ def _beside_prediction(steps: Sequence[Schedule]) -> list[Schedule]:
 
     middle = median_step(steps)
     step_schedule = predicted(middle)
-    times = [
-        float(schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks))
-        for schedule in (step_schedule, middle)
-    ]
+    times = step_schedule.makespan, middle.makespan
     note(
         f"note: the order that ran takes {times[0]:.6g} ms at median times; measured, median of "
         f"{len(steps)} steps, {times[1]:.6g} ms ({gain_text(throughput_gain(*times))})"

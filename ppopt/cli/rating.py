@@ -64,24 +64,25 @@ def rate(settings: Settings, *, strategy: str, tolerance: str | None = None) -> 
 def _object(
     rating: PartitionRating, objective: Any, tolerance: Fraction | None, *, accepted: bool
 ) -> dict[str, Any]:
-    from ppopt.problem.exact import plain, plain_or_none
+    from ppopt.formats.origin_json import json_object, members_of
 
     choice = rating.choice
-    return {
-        "schema": 1,
-        "strategy": rating.schedule.origin.strategy,
-        "objective": objective.value,
-        "value": plain(rating.value),
-        **_partition(rating.schedule),
-        "fits_limit": rating.schedule.fits_limits,
-        "best": {"value": plain(choice.value), **_partition(choice.schedule)},
-        "lower_bound": plain_or_none(choice.lower_bound),
-        "gain": rating.gain,
-        "max_gain": rating.max_gain,
-        "proved": choice.proved,
-        "tolerance": plain_or_none(tolerance),
-        "accepted": accepted,
-    }
+    return json_object(
+        {
+            "schema": 1,
+            "strategy": rating.schedule.origin.strategy,
+            "objective": objective,
+            "value": rating.value,
+            **_partition(rating.schedule),
+            "fits_limit": rating.schedule.fits_limits,
+            "best": {"value": choice.value, **_partition(choice.schedule)},
+            "lower_bound": choice.lower_bound,
+            **members_of(rating, "gain", "max_gain"),
+            "proved": choice.proved,
+            "tolerance": tolerance,
+            "accepted": accepted,
+        }
+    )
 
 
 def _partition(schedule: Schedule) -> dict[str, Any]:

@@ -284,10 +284,8 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
     ticks = schedule.pipeline.ticks
     device = np.repeat(np.arange(len(profiles)), [len(profile.level) for profile in profiles])
     level = np.concatenate([profile.level for profile in profiles])
-    peak = np.array([profile.level.max(initial=0) for profile in profiles])
-    columns = [level, peak[device], np.array(ticks.static)[device]]
-    if ticks.limits is not None:
-        columns.append(np.array(ticks.limits)[device])
+    per_device = [schedule.metrics.peak_memory_ticks, ticks.static, ticks.limits]
+    own = [np.array(values)[device] for values in per_device if values is not None]
     start = _in_units(np.concatenate([profile.edges[:-1] for profile in profiles]), ticks.per_unit)
     end = _in_units(np.concatenate([profile.edges[1:] for profile in profiles]), ticks.per_unit)
     limit = "" if ticks.limits is None else " of %{customdata[5]:.6~f}"
@@ -300,7 +298,7 @@ def _memory_hover(schedule: Schedule, profiles: list[_Profile]) -> go.Bar:
         opacity=0,
         showlegend=False,
         customdata=np.column_stack(
-            [start, end, *(_in_units(column, ticks.memory_per_unit) for column in columns)]
+            [start, end, *(_in_units(column, ticks.memory_per_unit) for column in (level, *own))]
         ),
         hovertemplate=_HOVER_MEMORY.format(limit=limit, **_suffixes(schedule.pipeline)),
     )

@@ -33,9 +33,6 @@ STOPPED = "stopped early"
 """Said of a search that Ctrl-C or a request to end has ended."""
 STEP_WORK = "unshard, gradient sync and optimizer"
 UNCHECKED = "(not re-checked; `ppopt verify FILE --bound` checks it)"
-_STATUS = {
-    "unknown": "unknown: no schedule was found within the time limit",
-}
 
 
 def describe_throughput(report: ScheduleReport) -> str:
@@ -92,8 +89,10 @@ def describe_status(report: ScheduleReport) -> str:
     status = report.status
     if status is None or (status == "feasible" and report.lower_bound is None):
         return ""
-    text = _STATUS.get(status, status)
-    if status == "feasible":
+    text = status
+    if status == "unknown":
+        text = "unknown: no schedule was found within the time limit"
+    elif status == "feasible":
         text = f"feasible, {describe_gap(report)}"
     elif status in ("optimal", "infeasible") and report.checked:
         text = f"{status} (proved)"

@@ -276,15 +276,12 @@ def _check(job: object, microbatches: int) -> None:
                 f"modules[{index}] is {type(module).__name__}, neither a "
                 "torch.nn.Module nor a function that makes one"
             )
-    named_tensors = [*((f"inputs[{n}]", value) for n, value in enumerate(job.arguments))]
-    named_tensors += [("target", job.target)]
-    for name, tensor in named_tensors:
+    required = {f"inputs[{n}]": value for n, value in enumerate(job.arguments)}
+    required["target"] = job.target
+    for name, tensor in required.items():
         if not isinstance(tensor, torch.Tensor):
             raise InputError(f"{name} is {type(tensor).__name__}, no tensor")
-    named_tensors += [
-        (name, value) for name, value in job.kwargs.items() if isinstance(value, torch.Tensor)
-    ]
-    for name, tensor in named_tensors:
+    for name, tensor in [*required.items(), *job.tensor_kwargs.items()]:
         if not tensor.ndim or len(tensor) % microbatches or not len(tensor):
             size = tuple(tensor.shape)
             raise InputError(

@@ -92,11 +92,7 @@ class MemoryMeter:
         tracker = self._trackers.setdefault((index, microbatch), _StorageTracker())
         if index not in self._compiled and (stage.chunks == 1 or is_compiled(stage.submod)):
             self._compiled[index] = is_compiled(stage.submod)
-        if (
-            index in self._compiled
-            and not self._compiled[index]
-            and microbatch != self._first.get(index)
-        ):
+        if self._compiled.get(index) is False and microbatch != self._first.get(index):
             with tracker:
                 output = run()
         else:
