@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from decimal import ROUND_FLOOR
 
 from ppopt.problem.objective import Objective
+from ppopt.report.labels import joined
 from ppopt.report.numbers import FEW_DEVICES, significant
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.schedule.origin import Argument
@@ -27,7 +28,7 @@ def describe_bottleneck(report: ScheduleReport) -> str:
         return f"no device alone: all {space} need at least {time}"
     if not certificate.devices:
         return ""
-    causes = _joined(_causes(certificate.argument, report))
+    causes = joined(_causes(certificate.argument, report))
     if len(certificate.devices) == 1:
         (device,) = certificate.devices
         verb = "need" if " and " in causes else "needs"
@@ -42,7 +43,7 @@ def _described(devices: Sequence[int], report: ScheduleReport) -> str:
         return "all devices"
     if len(devices) > FEW_DEVICES:
         return f"{len(devices)} devices"
-    return f"devices {_joined([str(device) for device in devices])}"
+    return f"devices {joined([str(device) for device in devices])}"
 
 
 def _causes(argument: Argument, report: ScheduleReport) -> list[str]:
@@ -57,9 +58,3 @@ def _causes(argument: Argument, report: ScheduleReport) -> list[str]:
     if argument is Argument.WORK and report.objective == Objective.DEVICE_SPAN.value:
         return causes
     return [*causes, "pipeline latency"]
-
-
-def _joined(parts: Sequence[str]) -> str:
-    """Parts of a sentence: `a, b and c`."""
-    *firsts, last = parts
-    return f"{', '.join(firsts)} and {last}" if firsts else last

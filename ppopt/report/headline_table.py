@@ -16,7 +16,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.report.columns import Column, Grid, figure_columns, html_table, left, stacked
 from ppopt.report.labels import title
 from ppopt.report.numbers import NONE, lower_bound_text, number, significant, spread
-from ppopt.report.placement_text import placement_of
+from ppopt.report.placement_text import placement_of, recompute_word
 from ppopt.report.schedule_report import ScheduleReport
 from ppopt.report.summary import describe_devices, describe_memory_limit, describe_microbatches
 from ppopt.report.throughput_text import gain_cell
@@ -193,9 +193,7 @@ def _decision_values(pipeline: Pipeline) -> dict[str, str]:
     }
     if pipeline.model is None:
         return values
-    recomputable = sum(layer.recomputable for layer in pipeline.model.layers)
-    recomputed = [layer.recompute for layer in pipeline.model.layers if layer.recompute]
-    is_full = recomputed == [True] * recomputable
+    is_full = recompute_word(pipeline) == "full"
     return values | {
         "partition": _describe_counts(pipeline.counts),
         "recompute": "full" if is_full else _describe_counts(pipeline.recomputed),

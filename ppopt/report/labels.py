@@ -84,6 +84,12 @@ def describe_microbatches(pipeline: Pipeline) -> list[str]:
     ]
 
 
+def joined(parts: Sequence[str]) -> str:
+    """Parts of a sentence: `a, b and c`."""
+    *firsts, last = parts
+    return f"{', '.join(firsts)} and {last}" if firsts else last
+
+
 def objective_name(objective: str | None) -> str:
     """The objective without a hyphen: `makespan` (also if there is none) or `device span`."""
     return (objective or "makespan").replace("-", " ")

@@ -13,7 +13,7 @@ from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.partition import RULES
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait
-from ppopt.report.labels import clean
+from ppopt.report.labels import clean, joined
 from ppopt.report.numbers import NONE, number, percent, spread
 from ppopt.report.schedule_report import ScheduleReport
 
@@ -93,8 +93,7 @@ def _unsearched(searchable: Mapping[str, object]) -> str:
         f"{name} ({value})" if isinstance(value, str) else name
         for name, value in searchable.items()
     ]
-    *firsts, last = (f"`--{name} search`" for name in searchable)
-    flags = " and ".join(filter(None, (", ".join(firsts), last)))
+    flags = joined([f"`--{name} search`" for name in searchable])
     chooses = "chooses it" if len(searchable) == 1 else "choose them"
     return f"not searched: {', '.join(named)}; {flags} {chooses}"
 

@@ -161,7 +161,7 @@ def trainer_text(plan: Plan) -> dict[str, str | None]:
 
 
 def _space(plan: Plan) -> dict[str, Any]:
-    space, pipeline = plan.space, plan.rows[0].result.pipeline
+    space, pipeline = plan.space, plan.pipeline
     keys = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
         **members_of(space, *keys),

@@ -29,7 +29,7 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
     largest peak of a device, `headroom` the least memory that the limits leave a device,
     `partition` the layout or layers of every stage.
     """
-    best, several, pipeline = plan.rows[0], has_batches(plan), plan.rows[0].result.pipeline
+    best, several, pipeline = plan.rows[0], has_batches(plan), plan.pipeline
     value_of: Callable[[PlanRow], Fraction | None] = attrgetter(
         "per_microbatch" if several else "value"
     )
@@ -92,7 +92,7 @@ def plan_table(plan: Plan, *, exact: bool = False) -> Grid[PlanRow]:
     for name, is_shown in {
         "strategy": plan.space.strategies != (SEARCHED,),
         "batches": has_batches(plan),
-        "headroom": plan.rows[0].result.pipeline.limits is not None,
+        "headroom": plan.pipeline.limits is not None,
         "bubble rate": False,
         "partition": False,
     }.items():

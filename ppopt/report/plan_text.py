@@ -62,7 +62,7 @@ def describe_plan(plan: Plan, files: Sequence[Path]) -> Iterator[str]:
     yield describe_gain(plan)
     yield describe_late(plan.late_baselines)
     yield describe_better_outside(plan)
-    yield describe_least_memory(plan.least_memory, plan.rows[0].result.pipeline.memory_unit)
+    yield describe_least_memory(plan.least_memory, plan.pipeline.memory_unit)
     yield describe_within(plan)
     yield describe_more_memory(plan)
     yield describe_space(plan)
@@ -88,7 +88,7 @@ def status_legend(statuses: Collection[str]) -> str:
 
 def describe_limit(plan: Plan) -> str:
     """The memory limit within which there is no schedule, and a limit that is enough; or empty."""
-    pipeline = plan.rows[0].result.pipeline
+    pipeline = plan.pipeline
     device_limits = limits(pipeline)
     if plan.least_memory_row is None or device_limits is None:
         return ""
@@ -129,7 +129,7 @@ def describe_within(plan: Plan) -> str:
     within, best = plan.within, plan.rows[0].per_microbatch
     if within is None or best is None:
         return ""
-    pipeline = plan.rows[0].result.pipeline
+    pipeline = plan.pipeline
     unit = pipeline.memory_unit
     gain = throughput_gain(best, within.value / within.configuration.batches)
     value = significant(within.value, pipeline.time_unit)
@@ -152,7 +152,7 @@ def describe_more_memory(plan: Plan) -> str:
     more, value = plan.more_memory, plan.value
     if more is None or value is None:
         return ""
-    pipeline = plan.rows[0].result.pipeline
+    pipeline = plan.pipeline
     memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
     limit = f"with a 10 % higher limit ({memory})"
     gain, max_gain = (throughput_gain(value, time) for time in (more.value, more.lower_bound))
@@ -238,7 +238,7 @@ def _widening_flags(plan: Plan, baseline: PlanBaseline) -> str:
 
 def describe_space(plan: Plan) -> str:
     """What the plan searched and what it kept as given, in one line."""
-    space, pipeline = plan.space, plan.rows[0].result.pipeline
+    space, pipeline = plan.space, plan.pipeline
     fixed = ["one route" if _routes(plan) == 1 else "two routes"]
     searched = list((space.open_decisions & ~Decisions.ORDER).names)
     for name, (values, field) in _DIMENSIONS.items():
@@ -265,7 +265,7 @@ def _routes(plan: Plan) -> int:
 
 def describe_no_limit(plan: Plan) -> str:
     """How to set a memory limit; empty if there is one, or if memory has no unit."""
-    pipeline = plan.rows[0].result.pipeline
+    pipeline = plan.pipeline
     if plan.value is None or pipeline.memory_unit is None or pipeline.limits is not None:
         return ""
     return "no memory limit: add one, such as --mem-limit 80GiB"
@@ -293,7 +293,7 @@ def describe_use(plan: Plan, files: Sequence[Path] = ()) -> list[str]:
         lines.append(f"  torchtitan: ppopt export {file}.json --to torchtitan -o parallelism.toml")
     if text["deepspeed"] is not None:
         part = "" if strategy == "1f1b" else " (partition only)"
-        parts = [0, *accumulate(plan.rows[0].result.pipeline.counts)]
+        parts = [0, *accumulate(plan.pipeline.counts)]
         lines.append(f"  DeepSpeed{part}: a PipelineModule of parts {parts}; --json has its class")
     lines.append(f"  PyTorch: ppopt export {file}.json --to torch-csv -o {file}.csv")
     return lines

@@ -277,6 +277,11 @@ class Plan(DrivenResult, NotebookView):
         return self.rows[0] if self.rows[0].schedule is not None else None
 
     @property
+    def pipeline(self) -> Pipeline:
+        """Pipeline of the best configuration, as it was searched: with the units and limits."""
+        return self.rows[0].result.pipeline
+
+    @property
     def schedule(self) -> Schedule | None:
         """Schedule of the best configuration."""
         return None if self.best is None else self.best.schedule
