@@ -241,10 +241,8 @@ def _stated_by_files(flags: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(setting: Setting, raw_value: Any) -> Any:
     """Turn what a flag holds into what a file would hold; None if it is not given."""
-    if not raw_value and not isinstance(raw_value, str):
-        return None
     if not isinstance(raw_value, str):
-        return raw_value
+        return raw_value or None
     if setting.shape is Shape.PARTITION and "." in raw_value:
         from ppopt.formats import trainer_file
 

@@ -65,6 +65,10 @@ _REDUCE_CELL = re.compile(r",?\d+REDUCE_GRAD")
 _PAIR_CELL = re.compile(r"\((\w+);(\w+)\)OVERLAP_F_B")
 """Cells that PyTorch 2.9 does not run in an order with transfers: reductions of gradients, which
 are no operation there, and pairs, whose parts other versions run one after the other."""
+_COMPILED = (
+    "a compiled module cannot split its backward, PyTorch would run it twice; leave "
+    "torch.compile out, or solve with --backward whole"
+)
 LOSS_METHOD = "loss_one_chunk"
 """Name of the method that `load` gives the last stage: it is called with the loss function and the
 arguments of the loss, and returns the loss."""
@@ -251,6 +255,11 @@ def _check_stages(stages: Sequence[Any], schedule: Schedule) -> None:
         _check_first_forward(stage, split=in_two and stage.stage_index > 0)
 
 
+def _fault(stage: Any, text: str) -> InputError:
+    """An error that names a stage."""
+    return InputError(f"stage {stage.stage_index}: {text}")
+
+
 def _listed(numbers: Sequence[int]) -> str:
     return ", ".join(map(str, numbers)) or "none"
 
@@ -278,50 +287,54 @@ def _check_metadata(stage: Any, pipeline: Pipeline) -> None:
     announced = first_announced(pipeline.hosts[0], first)
     for name, tensors in _metadata(stage).items():
         if not tensors and not DYNAMIC_METADATA:
-            raise InputError(
-                f"stage {stage.stage_index}: {name} is missing; give PipelineStage tensors of one "
-                "microbatch's shape as input_args and output_args"
+            raise _fault(
+                stage,
+                f"{name} is missing; give PipelineStage tensors of one "
+                "microbatch's shape as input_args and output_args",
             )
         frozen = stage.stage_index < (first if name == "input_args" else announced)
         at_the_end = frozen or (stage.is_first if name == "input_args" else stage.is_last)
         if frozen and tensors and any(tensor.requires_grad for tensor in tensors):
-            raise InputError(
-                f"stage {stage.stage_index}: {name} must not have requires_grad=True: all up to it "
-                "is frozen, and it would wait for gradients that nobody sends"
+            raise _fault(
+                stage,
+                f"{name} must not have requires_grad=True: all up to it "
+                "is frozen, and it would wait for gradients that nobody sends",
             )
         if tensors and not (
             at_the_end or WITHOUT_GRADIENT or all(t.requires_grad for t in tensors)
         ):
-            raise InputError(
-                f"stage {stage.stage_index}: {name}: this PyTorch wants a gradient of every tensor "
-                "between stages; give all requires_grad=True, or take 2.13 for integers"
+            raise _fault(
+                stage,
+                f"{name}: this PyTorch wants a gradient of every tensor "
+                "between stages; give all requires_grad=True, or take 2.13 for integers",
             )
         if tensors and not at_the_end and not any(tensor.requires_grad for tensor in tensors):
-            raise InputError(
-                f"stage {stage.stage_index}: {name} need requires_grad=True, or no gradient "
-                "passes between the stages"
+            raise _fault(
+                stage, f"{name} need requires_grad=True, or no gradient passes between the stages"
             )
 
 
 def _check_split(stage: Any) -> None:
     """Refuse a stage whose backward PyTorch cannot split."""
-    where = f"stage {stage.stage_index}"
     if is_compiled(stage.submod):
-        raise InputError(_compiled(where))
+        raise _fault(stage, _COMPILED)
     if isinstance(stage.submod, DistributedDataParallel):
-        raise InputError(
-            f"{where}: DistributedDataParallel does not see a split backward, and its gradients "
-            "would be wrong; wrap the module in fully_shard, or solve with --backward whole"
+        raise _fault(
+            stage,
+            "DistributedDataParallel does not see a split backward, and its gradients "
+            "would be wrong; wrap the module in fully_shard, or solve with --backward whole",
         )
     if isinstance(stage.submod, FSDPModule) and not REDUCES:
-        raise InputError(
-            f"{where}: this PyTorch reduces gradients before the last W, so they would be wrong; "
-            "take a newer one, or solve with --backward whole"
+        raise _fault(
+            stage,
+            "this PyTorch reduces gradients before the last W, so they would be wrong; "
+            "take a newer one, or solve with --backward whole",
         )
     if any(map(_reshards_after_forward, stage.submod.modules())):
-        raise InputError(
-            f"{where}: W does not find the weights that were resharded after the forward; use "
-            "fully_shard(..., reshard_after_forward=False), or solve with --backward whole"
+        raise _fault(
+            stage,
+            "W does not find the weights that were resharded after the forward; use "
+            "fully_shard(..., reshard_after_forward=False), or solve with --backward whole",
         )
 
 
@@ -366,15 +379,12 @@ def _check_output(stage: Any, output: Any) -> None:
     if stage.is_last or not wanted:
         return
     if len(wanted) != len(tensors):
-        raise InputError(
-            f"stage {stage.stage_index}: returns {len(tensors)} tensors, output_args has "
-            f"{len(wanted)}"
-        )
+        raise _fault(stage, f"returns {len(tensors)} tensors, output_args has {len(wanted)}")
     for index, (meta, tensor) in enumerate(zip(wanted, tensors, strict=True)):
         if _kind(meta) != _kind(tensor) or tensor.requires_grad > meta.requires_grad:
-            raise InputError(
-                f"stage {stage.stage_index}: output {index} is {_described(tensor)}, output_args "
-                f"says {_described(meta)}"
+            raise _fault(
+                stage,
+                f"output {index} is {_described(tensor)}, output_args says {_described(meta)}",
             )
 
 
@@ -396,30 +406,23 @@ def _input_tensors(stage: Any, microbatch: int, *_: Any, **__: Any) -> list[Any]
 
 def _check_graph(stage: Any, output: Any, inputs: Sequence[Any]) -> None:
     """Refuse what a split backward would lose or run twice; warn of a Function that runs twice."""
-    where = f"stage {stage.stage_index}"
     lost = lost_by_split(output, inputs, stage.submod.named_parameters())
     if lost is not None and not stage.is_last:  # the loss joins the outputs of the last stage
-        raise InputError(
-            f"{where}: PyTorch would lose gradients of {lost} in a split backward: an output "
+        raise _fault(
+            stage,
+            f"PyTorch would lose gradients of {lost} in a split backward: an output "
             "depends on it and on no input with a gradient; make that output in the first stage, "
-            "or solve with --backward whole"
+            "or solve with --backward whole",
         )
     twice = computed_twice(output, stage.submod.parameters())
     if twice is None:
         return
     if has_compiled_nodes(output):
-        raise InputError(_compiled(where))
+        raise _fault(stage, _COMPILED)
     warnings.warn(
-        f"{where}: {twice} computes the gradients of inputs and weights at once, so a split "
-        "backward runs it twice: in B and in W",
+        f"stage {stage.stage_index}: {twice} computes the gradients of inputs and weights at once, "
+        "so a split backward runs it twice: in B and in W",
         stacklevel=2,
-    )
-
-
-def _compiled(where: str) -> str:
-    return (
-        f"{where}: a compiled module cannot split its backward, PyTorch would run it twice; leave "
-        "torch.compile out, or solve with --backward whole"
     )
 
 
@@ -427,10 +430,11 @@ def _refuse_accumulation(stages: Sequence[Any], *_: Any, **__: Any) -> None:
     """Refuse gradients of an earlier step, which `scale_grads` would divide again."""
     for stage in stages:
         if any(_has_gradient(weight) for weight in stage.submod.parameters()):
-            raise InputError(
-                f"stage {stage.stage_index}: gradients of an earlier step are there, and "
+            raise _fault(
+                stage,
+                "gradients of an earlier step are there, and "
                 "PyTorch would divide them by the microbatches again: call zero_grad, or to "
-                "accumulate give runtime scale_grads=False and divide the loss yourself"
+                "accumulate give runtime scale_grads=False and divide the loss yourself",
             )
 
 
