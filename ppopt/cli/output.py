@@ -380,33 +380,50 @@ def _files(
     that is more than the schedules; it stands for pictures, too, unless one is `drawn`. That is
     the schedule that a picture shows, else the first.
     """
-
-    def content(target: Target) -> str | bytes:
-        if target.is_page:
-            return as_page(schedules) if page is None else page()
-        if target.is_picture:
-            return picture_of(drawn or schedules[0], target)
-        dumps = torch_csv.order_csv if target.is_order else as_json
-        return dumps(schedules[0])
-
     if not schedules:
         for target in settings.output:
             note(f"note: there is no schedule, {target.path} is not written")
         return 0
-    instead = page is not None and drawn is None
-    targets = [
-        target.as_page() if instead and target.is_picture else target for target in settings.output
-    ]
-    orders = [target.path for target in targets if target.is_order]
-    beside = dict(pair for order in orders for pair in file_beside(order, schedules[0]).items())
-    if beside and (loader := describe_loader_order(schedules[0])):
+    first = schedules[0]
+    orders = [target.path for target in settings.output if target.is_order]
+    beside = dict(pair for order in orders for pair in file_beside(order, first).items())
+    if beside and (loader := describe_loader_order(first)):
         note(f"note: {loader}: {', '.join(map(str, beside))}")
-    return write_each(
-        [
-            *((target, partial(content, target)) for target in targets),
-            *((Target(path, path), partial(str, text)) for path, text in beside.items()),
-        ]
+    code = write_targets(
+        settings.output,
+        page=page or partial(as_page, schedules),
+        as_json=partial(as_json, first),
+        order=partial(torch_csv.order_csv, first),
+        drawn=drawn if page else first,
     )
+    texts = ((Target(path, path), partial(str, text)) for path, text in beside.items())
+    return max(code, write_each(texts))
+
+
+def write_targets(
+    targets: Iterable[Target],
+    *,
+    page: Callable[[], str],
+    as_json: Callable[[], str],
+    order: Callable[[], str] | None = None,
+    drawn: Schedule | None = None,
+) -> int:
+    """Write each target as its name says; return the exit code.
+
+    A picture shows the schedule `drawn`; without that, it becomes a page.
+    """
+
+    def content(target: Target) -> str | bytes:
+        if target.is_page:
+            return page()
+        if target.is_picture and drawn is not None:
+            return picture_of(drawn, target)
+        return order() if target.is_order and order is not None else as_json()
+
+    written = [
+        target.as_page() if target.is_picture and drawn is None else target for target in targets
+    ]
+    return write_each((target, partial(content, target)) for target in written)
 
 
 def write_each(files: Iterable[tuple[Target, Callable[[], str | bytes]]]) -> int:

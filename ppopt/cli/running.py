@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 import sys
-from functools import partial
 from itertools import permutations
 from pathlib import Path
 from statistics import median
@@ -244,7 +243,7 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
 
     Returns the exit code.
     """
-    from ppopt.cli.output import picture_of, write_each
+    from ppopt.cli.output import write_targets
     from ppopt.formats import schedule_json
     from ppopt.profiles.measured_runs import measured
     from ppopt.report.html import page as page_of
@@ -255,15 +254,13 @@ def _write(targets: Sequence[Target], schedule: Schedule, ran: RunResult, second
     unit = round(seconds * 10**9) if seconds else 10**6
     measured_schedule = measured(ran.records, schedule.pipeline, unit)
 
-    def content(target: Target) -> str | bytes:
-        if target.is_picture:
-            return picture_of(measured_schedule, target)
-        if not target.is_page:
-            return schedule_json.dumps(measured_schedule)
-        predicted = [execution.predicted_schedule(schedule)] if seconds else []
-        return page_of([*predicted, measured_schedule])
-
-    return write_each((target, partial(content, target)) for target in targets)
+    predicted = [execution.predicted_schedule(schedule)] if seconds else []
+    return write_targets(
+        targets,
+        page=lambda: page_of([*predicted, measured_schedule]),
+        as_json=lambda: schedule_json.dumps(measured_schedule),
+        drawn=measured_schedule,
+    )
 
 
 def _figures(schedule: Schedule, ran: RunResult, predicted: float, seconds: float) -> RunFigures:

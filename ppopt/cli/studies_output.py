@@ -6,7 +6,6 @@ import csv
 import io
 import json
 from collections.abc import Callable, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
@@ -174,15 +173,12 @@ def _page(name: str, rows: Sequence[SweepRow], num_open: int, storage: Storage) 
 
 
 def _write(targets: Sequence[Target], document: Object, page: Callable[[], str]) -> int:
-    def content(target: Target) -> str:
-        if target.is_page:
-            return page()
-        if target.is_order:
-            return csv_of(document["rows"])
-        return json.dumps(document, allow_nan=False) + "\n"
-
-    pages = [target.as_page() if target.is_picture else target for target in targets]
-    return output.write_each((target, partial(content, target)) for target in pages)
+    return output.write_targets(
+        targets,
+        page=page,
+        as_json=lambda: json.dumps(document, allow_nan=False) + "\n",
+        order=lambda: csv_of(document["rows"]),
+    )
 
 
 def csv_of(rows: Sequence[Object]) -> str:

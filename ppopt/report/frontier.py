@@ -219,16 +219,14 @@ def _describe_point(point: ScheduleReport, baselines: Rows) -> str:
 def _baseline_traces(baselines: Rows) -> list[dict[str, Any]]:
     """Baselines at their own memory and value, in groups by whether the curve bounds them."""
     fitting = [baseline for baseline in baselines if baseline.fits_limit]
-    named = {
-        "baselines": [baseline for baseline in fitting if baseline.ratio_to_best],
-        "of another placement, not bound": [
-            baseline for baseline in fitting if not baseline.ratio_to_best
-        ],
-        "over the pipeline's own limits": [
-            baseline for baseline in baselines if not baseline.fits_limit
-        ],
-    }
-    symbols = ("diamond", "diamond-open", "x-thin")
+    bound = [row for row in fitting if row.ratio_to_best]
+    other_placement = [row for row in fitting if not row.ratio_to_best]
+    over = [row for row in baselines if not row.fits_limit]
+    groups = (
+        ("baselines", bound, "diamond"),
+        ("of another placement, not bound", other_placement, "diamond-open"),
+        ("over the pipeline's own limits", over, "x-thin"),
+    )
     return [
         {
             "type": "scatter",
@@ -245,7 +243,7 @@ def _baseline_traces(baselines: Rows) -> list[dict[str, Any]]:
             "text": [_describe_baseline(baseline) for baseline in group],
             "hovertemplate": "%{text}<extra></extra>",
         }
-        for (name, group), symbol in zip(named.items(), symbols, strict=True)
+        for name, group, symbol in groups
         if group
     ]
 
