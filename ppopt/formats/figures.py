@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Self, TypeVar
 
 from ppopt.formats.origin_json import json_form
 from ppopt.problem import layout
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain, ratio
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.metrics import throughput
 from ppopt.schedule.schedule import Schedule
@@ -180,7 +180,7 @@ class ScheduleFigures:
         """
         known: dict[str, Any] = {}
         if schedule is not None:
-            known = {**measured(schedule), "exposed": plain_or_none(exposed(schedule))}
+            known = {**measured(schedule), "exposed": exposed_time(schedule)}
         return cls(**{**known, **_pipeline_figures(pipeline), **placed(pipeline), **fields})
 
     def to_object(self, keys: Iterable[str] | None = None) -> dict[str, Any]:
@@ -249,6 +249,12 @@ def known(figure: T | None) -> T:
     """A figure that every schedule has."""
     assert figure is not None
     return figure
+
+
+def exposed_time(schedule: Schedule) -> int | float | None:
+    """Time that unshard, gradient sync and optimizer add to a step, in the user's unit."""
+    ticks = exposed(schedule)
+    return None if ticks is None else ratio(ticks, schedule.pipeline.ticks.per_unit)
 
 
 def measured(schedule: Schedule) -> dict[str, Any]:

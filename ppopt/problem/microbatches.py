@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
-from math import lcm
+from math import floor, lcm
 from operator import add, sub
 from typing import Any
 
@@ -32,8 +32,14 @@ from ppopt.problem.field_values import (
 )
 from ppopt.problem.units import Unit
 
-Factors = tuple[Fraction, ...]
+Factor = Fraction
+"""An exact ratio of times, or of amounts of memory."""
+Factors = tuple[Factor, ...]
 """One factor per microbatch, above 0."""
+EQUAL = Factor(1)
+"""Factor of a microbatch if all are equal."""
+FINEST_WORK = 2**20
+"""Largest denominator of `sum_of_work`."""
 TIMES, MEMORY = "microbatch_times", "microbatch_memory"
 SLICE_TIMES = "slice_times"
 DIGITS = 4
@@ -129,6 +135,16 @@ def check_no_frozen_front(memory: Factors | None, frozen: bool) -> None:
 def denominator(factors: Sequence[Fraction] | None) -> int:
     """Smallest number whose product with every factor is whole."""
     return lcm(*(factor.denominator for factor in factors or ()))
+
+
+def sum_of_work(times: Factors) -> Factor:
+    """Work of microbatches of these times, divided by that of the smallest.
+
+    It is rounded down to a small denominator: products with ticks do not overflow.
+    """
+    work = exact.total(times) / min(times)
+    finest = FINEST_WORK if work < FINEST_WORK else 1
+    return work if work.denominator <= finest else Factor(floor(work * finest), finest)
 
 
 def scaled(ticks: int, factor: Fraction) -> int:

@@ -593,7 +593,7 @@ class Pipeline(PipelineFields):
             for field in (microbatches.TIMES, microbatches.MEMORY)
             if (values := getattr(self, field)) is not None
         }
-        return replace(self, **factors, order=tuple(before[index] for index in order))
+        return self.having(**factors, order=tuple(before[index] for index in order))
 
     def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
         """`costs` of a microbatch with these factors."""

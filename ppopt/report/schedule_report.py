@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 from ppopt.formats.figures import (
     Quantity,
     ScheduleFigures,
+    exposed_time,
     figure,
     known,
     measured,
     placed,
 )
 from ppopt.formats.origin_json import json_object, members_of, number
-from ppopt.problem.exact import plain, plain_or_none
+from ppopt.problem.exact import plain
 from ppopt.schedule.communication import Loss
 from ppopt.schedule.idle import by_cause
 from ppopt.schedule.imbalance import Imbalance, imbalance
 from ppopt.schedule.origin import Certificate, HintRecord, Origin
 from ppopt.schedule.schedule import Schedule
-from ppopt.schedule.timing import exposed
 from ppopt.solver.result import Result
 from ppopt.versions import versions
 
@@ -238,10 +238,9 @@ def report_caption(schedule: Schedule, **more: Any) -> ScheduleReport:
 
 def report_schedule(schedule: Schedule) -> ScheduleReport:
     """The same, for a page, with figures that take time."""
-    added = plain_or_none(exposed(schedule))
     pipeline = schedule.pipeline
     more = {"imbalance": imbalance(schedule), "routes": pipeline.routes, **placed(pipeline)}
-    return report_caption(schedule, exposed=added, **more)
+    return report_caption(schedule, exposed=exposed_time(schedule), **more)
 
 
 def _claims(origin: Origin) -> dict[str, Any]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
 
@@ -245,8 +244,8 @@ def retimed(timetable: Schedule, objective: Objective) -> Schedule:
     return schedule(pipeline, timetable.orders, objective, timetable.origin, queues)
 
 
-def exposed(timed: Schedule) -> Fraction | None:
-    """Time that unshard, gradient sync and optimizer add to a step, in the user's unit.
+def exposed(timed: Schedule) -> int | None:
+    """Time that unshard, gradient sync and optimizer add to a step, in ticks.
 
     That is the objective minus that of the same orders without this work: the orders of compute,
     links and moves to the host stay, and get new times. None if the pipeline has no such work.
@@ -265,7 +264,7 @@ def exposed(timed: Schedule) -> Fraction | None:
         without_work = _compute_value(
             Network(pipeline, timed.orders, compute_alone=True), objective
         )
-    return pipeline.ticks.time(timed.metrics.value_ticks(objective) - without_work)
+    return timed.metrics.value_ticks(objective) - without_work
 
 
 def _compute_value(net: Network, objective: Objective) -> int:

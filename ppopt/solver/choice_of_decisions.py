@@ -52,7 +52,7 @@ def _of_set(problem: Problem) -> Choice:
 
 def in_listed_order(problem: Problem) -> Problem:
     """The problem in the order in which its microbatches are listed."""
-    return replace(problem, pipeline=replace(problem.pipeline, order=GIVEN_ORDER))
+    return replace(problem, pipeline=problem.pipeline.having(order=GIVEN_ORDER))
 
 
 def _placements(problem: Problem, *, alone: bool) -> Choice:

@@ -5,12 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from math import inf
 
 from ppopt import processors
 from ppopt.cancellation import Scope, seconds_left
-from ppopt.problem.cost_table import ZERO
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Progress, Provenance, Stop
@@ -60,9 +58,9 @@ class SolveOptions:
         if self.progress is not None:
             self.progress(state)
 
-    def tell(self, phase: str, value: Fraction | None = None, bound: Fraction = ZERO) -> None:
-        """Report the phase of the work, perhaps with its value and bound in the user's unit."""
-        self.announce(Progress(self.spent, phase, value, bound))
+    def tell(self, phase: str) -> None:
+        """Report the phase of work that has no value and no bound."""
+        self.announce(Progress.of_ticks(self.spent, phase, None, 0, 1))
 
     def in_scope(self, progress: Callback | None = None, stop: Stop | None = None) -> SolveOptions:
         """Options of a search for the time left in the enclosing scopes."""

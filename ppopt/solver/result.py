@@ -52,6 +52,23 @@ class Progress(NamedTuple):
     value: Fraction | None
     lower_bound: Fraction
 
+    @classmethod
+    def of_ticks(
+        cls, seconds: float, phase: str, value: int | None, bound: int, per_unit: int
+    ) -> Progress:
+        """The state of a search whose value and bound are in ticks."""
+        in_units = None if value is None else Fraction(value, per_unit)
+        return cls(seconds, phase, in_units, Fraction(bound, per_unit))
+
+    def ticks(self, per_unit: int) -> tuple[int | None, int]:
+        """Its value and its bound in ticks of the grid on which it was searched."""
+        return ticks_of(self.value, per_unit), int(self.lower_bound * per_unit)
+
+
+def ticks_of(value: Fraction | None, per_unit: int) -> int | None:
+    """A value in ticks of the grid on which it was searched; None if it is unknown."""
+    return None if value is None else int(value * per_unit)
+
 
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]

@@ -116,9 +116,8 @@ class Search:
         return stop is not None and stop(self._state(incumbent.value, incumbent.bound.value))
 
     def _state(self, value: int | None, bound: int) -> Progress:
-        ticks = self.problem.pipeline.ticks
-        value_in_units = None if value is None else ticks.time(value)
-        return Progress(self.options.spent, self._phase, value_in_units, ticks.time(bound))
+        per_unit = self.problem.pipeline.grid.time
+        return Progress.of_ticks(self.options.spent, self._phase, value, bound, per_unit)
 
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.

@@ -255,6 +255,7 @@ class ParetoSearch:
         where = f"{len(self.curve.points)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:
-            self.options.tell(f"{where}, {state.phase}", state.value, state.lower_bound)
+            phase = f"{where}, {state.phase}"
+            self.options.announce(state._replace(seconds=self.options.spent, phase=phase))
 
         return tell

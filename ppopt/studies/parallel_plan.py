@@ -29,7 +29,7 @@ from ppopt.solver.child_process import interpreter
 from ppopt.solver.choices.search_processes import MAX_PROCESSES
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
-from ppopt.solver.result import Callback, Status
+from ppopt.solver.result import Callback, Progress, Status
 from ppopt.studies.current_schedule import parse_strategy
 from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
 from ppopt.studies.engines.local import LocalEngine
@@ -404,12 +404,17 @@ class _ParallelSearch:
             self._request.progress if in_process else None,
         )  # fmt: skip
 
+    def _announce(self) -> None:
+        """Report the best value and the bound so far."""
+        bound = self.lower_bound or ZERO
+        self._request.announce(Progress(self._request.spent, "combinations", self.best, bound))
+
     def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""
         for index, done in ended:
             if isinstance(done, CombinationDone) and done.state is not None:
                 self.rows[index] = replace(self.rows[index], state=done.state)
-            self._request.tell("combinations", self.best, self.lower_bound or ZERO)
+            self._announce()
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of searches."""
@@ -422,4 +427,4 @@ class _ParallelSearch:
             elif done.failed is None and not self._stopped:
                 row = replace(row, failed="its search was cancelled")
             self.rows[index] = row
-            self._request.tell("combinations", self.best, self.lower_bound or ZERO)
+            self._announce()

@@ -53,7 +53,7 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
     busy = time(total) / devices
     hidden = time(_alone(schedule) - total) if schedule.seconds.any() else ZERO
     communication = (_communication(schedule, layers) - hidden) / devices
-    around = exposed(schedule) or ZERO
+    around = time(exposed(schedule) or 0)
     optimizer = min(around, _last_optimizer(schedule))
     return StepBreakdown(
         compute=busy - communication,

@@ -55,10 +55,11 @@ def test_under_the_device_span() -> None:
     assert exposed(schedule) == more > 0
 
 
-def test_in_the_units_of_the_user() -> None:
+def test_in_the_ticks_of_the_schedule() -> None:
     """Ticks differ with the work and without it: 1/3 and 1."""
     schedule = ppopt.evaluate(replace(PLAIN, optimizer=Fraction(1, 3)), "1f1b")
-    assert exposed(schedule) == Fraction(1, 3)
+    assert exposed(schedule) == 1
+    assert schedule.pipeline.ticks.per_unit == 3
 
 
 def test_idle_before_the_first_operation_counts() -> None:
@@ -117,4 +118,4 @@ def test_moves_to_the_host_keep_their_order() -> None:
     time = exposed(schedule)
     assert time is not None and time >= 0
     bare_span = closed - schedule.start.min()
-    assert time * pipeline.ticks.per_unit <= schedule.metrics.makespan_ticks - bare_span
+    assert time <= schedule.metrics.makespan_ticks - bare_span

@@ -57,6 +57,10 @@ class Configuration:
         """Raise the bound to one of its schedules, in ticks."""
         self.bound = max(self.bound, bound * self.weight)
 
+    def weighted(self, value: int | None) -> int | None:
+        """The value of one of its schedules in ticks, times the weight."""
+        return None if value is None else value * self.weight
+
     def in_ticks(self, time: int) -> int:
         """The smallest number of ticks that, times the weight, is no less than a time."""
         return -(-time // self.weight)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from fractions import Fraction
 from itertools import chain, islice
 
 from ppopt.cancellation import over, seconds_left, shield, within
@@ -22,7 +21,7 @@ from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result, Status
+from ppopt.solver.result import Progress, Result, Status, ticks_of
 from ppopt.solver.search import search_from
 
 
@@ -55,7 +54,7 @@ class Driver:
         """Whether the search ends now."""
         return self._over_with(None)
 
-    def _over_with(self, value: Fraction | None) -> bool:
+    def _over_with(self, value: int | None) -> bool:
         """Whether the search ends now, if a running search has a value."""
         ended = (self.begun and over()) or self._state.closed
         if ended or self._is_beaten(self._state.lower_bound):
@@ -81,22 +80,22 @@ class Driver:
         end = self._end
         return end is not None and bound >= end
 
-    def _cutoff(self, configuration: Configuration) -> Fraction | None:
-        """Bound of a configuration, for all its microbatches, from which on it is useless."""
+    def _cutoff(self, configuration: Configuration) -> int | None:
+        """Bound of a configuration's own schedules from which on it is useless, in ticks."""
         end = self._end
-        return None if end is None else self._in_units(end) / configuration.weight
+        return None if end is None else configuration.in_ticks(end)
 
-    def _stopped(self, phase: str, value: Fraction | None) -> bool:
+    def _stopped(self, phase: str, value: int | None) -> bool:
         """Whether the caller ends the search."""
         stop = self._options.stop
         return stop is not None and stop(self._progress(phase, value))
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration can no longer be better, or the caller ends the search."""
-        own = None if state.value is None else state.value * configuration.weight
-        proved = int(state.lower_bound * self._grid) * configuration.weight
-        bound = max(proved, configuration.bound)
-        if self._is_beaten(bound) or (own is not None and bound >= own * self._grid):
+        value, proved = state.ticks(self._grid)
+        own = configuration.weighted(value)
+        bound = max(proved * configuration.weight, configuration.bound)
+        if self._is_beaten(bound) or (own is not None and bound >= own):
             return True
         return self._stopped(self._choice.describe(configuration.key), own)
 
@@ -168,7 +167,7 @@ class Driver:
         min_workers: int,
     ) -> None:
         """Search each configuration in a process."""
-        reported: list[Fraction] = []
+        reported: list[int] = []
 
         def ended() -> bool:
             value = min(processes.values, default=None)
@@ -223,10 +222,8 @@ class Driver:
 
     def keep_best(self, configuration: Configuration, result: Result) -> None:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""
-        if result.value is None:
-            return
-        value = int(result.value * self._grid) * configuration.weight
-        if configuration.value is not None and value > configuration.value:
+        value = configuration.weighted(ticks_of(result.value, self._grid))
+        if value is None or (configuration.value is not None and value > configuration.value):
             return
         configuration.result, configuration.value = result, value
         if self._state.value is None or value < self._state.value:
@@ -234,20 +231,15 @@ class Driver:
 
     # Reports.
 
-    def _progress(self, phase: str, value: Fraction | None) -> Progress:
+    def _progress(self, phase: str, value: int | None) -> Progress:
         """State of the search, if a running search has a value."""
-        best = self._state.value
-        value = min_known((value, None if best is None else self._in_units(best)))
-        bound = self._in_units(self._state.lower_bound)
-        return Progress(self._options.spent, phase, value, bound)
+        value, bound = min_known((value, self._state.value)), self._state.lower_bound
+        return Progress.of_ticks(self._options.spent, phase, value, bound, self._grid)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         """Report the state of the search of a configuration as that of all."""
-        value = None if state.value is None else state.value * configuration.weight
+        value = configuration.weighted(ticks_of(state.value, self._grid))
         self._announce(f"{self._choice.describe(configuration.key)}, {state.phase}", value)
 
-    def _announce(self, phase: str, value: Fraction | None = None) -> None:
+    def _announce(self, phase: str, value: int | None = None) -> None:
         self._options.announce(self._progress(phase, value))
-
-    def _in_units(self, time: int) -> Fraction:
-        return Fraction(time, self._grid)

@@ -13,7 +13,6 @@ import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from fractions import Fraction
 from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import NamedTuple
@@ -51,7 +50,7 @@ class Cutoff(NamedTuple):
     None: it ends now.
     """
 
-    value: Fraction | None
+    value: int | None
 
 
 class SearchProcess:
@@ -61,12 +60,12 @@ class SearchProcess:
         self.pipe, self.child = pipe, process
         self.configuration: Configuration | None = None
         """Configuration that the process searches; None: it is idle."""
-        self.progress: Progress | None = None
-        """Last progress of that search."""
-        self.cutoff: Fraction | None = None
+        self.value: int | None = None
+        """Best value of that search so far, in ticks."""
+        self.cutoff: int | None = None
         """Last cutoff sent."""
 
-    def send_cutoff(self, value: Fraction | None) -> None:
+    def send_cutoff(self, value: int | None) -> None:
         """Send a new cutoff."""
         if value != self.cutoff:
             self.cutoff = value
@@ -99,15 +98,15 @@ class SearchProcesses:
         *,
         min_workers: int = 1,
         over: Callable[[], bool],
-        cutoff: Callable[[Configuration], Fraction | None],
+        cutoff: Callable[[Configuration], int | None],
     ) -> None:
         """Search configurations until none is left, or until `over()`.
 
         Each search has at least `min_workers` workers, so some processes may have nothing to do.
         `receive` gets each result; there is none of a search whose process ended. `cutoff` returns
-        the bound from which on a configuration is useless. The end of an
-        enclosing scope, also in `tasks`, ends the searches; their results so far are received.
-        Raises VerificationError if a process does.
+        the bound in ticks from which on a configuration is useless. The end of an enclosing scope,
+        also in `tasks`, ends the searches; their results so far are received. Raises
+        VerificationError if a process does.
         """
         try:
             with suppress(TimeoutError):
@@ -149,14 +148,12 @@ class SearchProcesses:
                 self.members.append(SearchProcess(*child_process.start(python, __name__)))
 
     @property
-    def values(self) -> list[Fraction]:
+    def values(self) -> list[int]:
         """Best value of every running search, if any, times the weight of its configuration."""
         return [
-            member.progress.value * member.configuration.weight
+            member.value * member.configuration.weight
             for member in self.members
-            if member.configuration is not None
-            and member.progress is not None
-            and member.progress.value is not None
+            if member.configuration is not None and member.value is not None
         ]
 
     @property
@@ -200,10 +197,10 @@ class SearchProcesses:
             except (EOFError, OSError):
                 self._drop([member])
                 continue
-            if isinstance(message, Progress):
-                member.progress = message
+            if isinstance(message, int):
+                member.value = message
                 continue
-            member.configuration = member.progress = member.cutoff = None
+            member.configuration = member.value = member.cutoff = None
             if isinstance(message, VerificationError):
                 raise message
             receive(configuration, message)
@@ -235,7 +232,7 @@ def serve(descriptor: int) -> None:
 
 def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
     """Search a configuration until its end, its cutoff, or a stop."""
-    messages = _Messages(pipe)
+    messages = _Messages(pipe, task.problem.pipeline.grid.time)
     with within(task.seconds):
         options = task.options.in_scope(stop=messages.end)
     try:
@@ -247,29 +244,31 @@ def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
 class _Messages:
     """Messages from and to the parent during a search."""
 
-    def __init__(self, pipe: Connection) -> None:
-        self._pipe = pipe
-        self._cutoff: Fraction | None = None
+    def __init__(self, pipe: Connection, per_unit: int) -> None:
+        """`per_unit` is the number of ticks in one unit of time."""
+        self._pipe, self._per_unit = pipe, per_unit
+        self._cutoff: int | None = None
         self._stopped = False
         self._next = 0.0
         """Instant of `time.monotonic` of the next exchange."""
-        self._value: Fraction | None = None
+        self._value: int | None = None
         """Last value sent."""
 
     def end(self, state: Progress) -> bool:
         """Whether the search ends now."""
+        value, bound = state.ticks(self._per_unit)
         if time.monotonic() >= self._next and not self._stopped:
             self._next = time.monotonic() + PAUSE
-            self._exchange(state)
+            self._exchange(value)
         cutoff = self._cutoff
-        return self._stopped or (cutoff is not None and state.lower_bound >= cutoff)
+        return self._stopped or (cutoff is not None and bound >= cutoff)
 
-    def _exchange(self, state: Progress) -> None:
+    def _exchange(self, value: int | None) -> None:
         """Receive messages, and send a better value."""
         try:
-            if state.value != self._value:
-                self._value = state.value
-                self._pipe.send(state)
+            if value != self._value:
+                self._value = value
+                self._pipe.send(value)
             while self._pipe.poll():
                 message: Cutoff = self._pipe.recv()
                 self._cutoff = message.value

@@ -67,7 +67,7 @@ class OrderChoice(Choice):
         Raises NotApplicableError if orders cannot be searched.
         """
         check_spaces(problem, Decisions.ORDER)
-        self._base = replace(problem.pipeline, order=GIVEN_ORDER)
+        self._base = problem.pipeline.having(order=GIVEN_ORDER)
         self._problem, self.inner = problem, inner
         self._alone = isinstance(inner, SinglePipeline)
         self.name = "order" if self._alone else f"{inner.name} with order"

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from functools import cached_property
-from math import comb, floor
+from math import comb
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from ppopt.errors import NotApplicableError
-from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageArrays
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import map_distinct
@@ -25,6 +22,7 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import option_of, options_of
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.layers import Layers
+from ppopt.problem.microbatches import EQUAL, Factor, sum_of_work
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_table import PartitionTable
@@ -35,11 +33,9 @@ FOREVER = 2**60
 """Above every value in ticks."""
 TIMES = ("forward", "backward_input", "weight", "backward")
 """Times of a layer, by kind of operation."""
-FINEST_WORK = 2**20
-"""Largest denominator of `PartitionSpace.batches_of_work`."""
 
 
-def scaled(ticks: Ints, factor: Fraction) -> Ints:
+def scaled(ticks: Ints, factor: Factor) -> Ints:
     """Ticks times a factor whose denominator divides them."""
     return np.asarray(ticks // factor.denominator * factor.numerator)
 
@@ -63,7 +59,7 @@ class PartitionSpace:
     delays: Ints
     """`[way, s, l]`: delay between stages s and s + 1, down and up, if l layers lie before the cut;
     0 if both stages share a device."""
-    batches_of_work: Fraction = ZERO
+    batches_of_work: Factor | int = 0
     """Work of all microbatches, divided by that of the smallest; 0: `batches`."""
     limits: tuple[int, ...] | None = None
     """Memory limit per device; None: unlimited."""
@@ -80,7 +76,7 @@ class PartitionSpace:
     exclude them."""
     slowness: tuple[int, ...] = ()
     """Per device, the factor on the times of layers; empty: 1."""
-    factors: tuple[Fraction, Fraction] = (Fraction(1), Fraction(1))
+    factors: tuple[Factor, Factor] = (EQUAL, EQUAL)
     """Factors on times, and on memory, of the layer table: those of the smallest microbatch."""
     grid: Grid = ANY_GRID
     """Ticks in one unit of time, and of memory."""
@@ -102,7 +98,7 @@ class PartitionSpace:
 
     def of_all_batches(self, times: Ints) -> Ints:
         """Times of all microbatches, rounded down, from those of the smallest."""
-        work = self.batches_of_work or Fraction(self.batches)
+        work = self.batches_of_work or self.batches
         whole, rest = np.divmod(times, work.denominator)
         return np.asarray(whole * work.numerator + rest * work.numerator // work.denominator)
 
@@ -274,9 +270,7 @@ def space_of(problem: Problem) -> PartitionSpace:
         },
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,
-        batches_of_work=_rounded_down(
-            exact.total(times for times, _ in pipeline.factors) / shortest
-        ),
+        batches_of_work=sum_of_work(tuple(times for times, _ in pipeline.factors)),
         delays=table.delays_by_cut[:, 0, :-1] * table.devices.ratio,
         limits=limits,
         split=kind is not BackwardKind.WHOLE,
@@ -289,12 +283,6 @@ def space_of(problem: Problem) -> PartitionSpace:
         grid=pipeline.grid,
         passing=single.has_workspace or bool(chosen) or len(set(pipeline.factors)) > 1,
     )
-
-
-def _rounded_down(work: Fraction) -> Fraction:
-    """A number of microbatches with a small denominator: products with ticks do not overflow."""
-    finest = FINEST_WORK if work < FINEST_WORK else 1
-    return work if work.denominator <= finest else Fraction(floor(work * finest), finest)
 
 
 def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bool) -> bool:
@@ -318,7 +306,7 @@ def _splitting_loses_nothing(single: StageArrays, model: Layers, *, optional: bo
 
 
 def _options(
-    table: PartitionTable, model: Layers, decisions: Decisions, time: Fraction, memory: Fraction
+    table: PartitionTable, model: Layers, decisions: Decisions, time: Factor, memory: Factor
 ) -> LayerOptions:
     """Options of every layer; `time` and `memory` multiply the ticks of the table."""
     per_time, per_memory = (
