@@ -16,7 +16,7 @@ from ppopt import processors
 from ppopt.errors import InputError, check_type
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked, unhandled
-from ppopt.rechecker import claim, equal_microbatches, mixed, step_operations
+from ppopt.rechecker import claim, equal_microbatches, mixed
 from ppopt.rechecker.arithmetic import by_arithmetic
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.quantities import horizon
@@ -137,10 +137,8 @@ def check(
         return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
     from ppopt.rechecker import partial_schedules  # noqa: PLC0415  loads on use
 
-    compute = step_operations.of_compute(stated)
-    refuted_by = partial_schedules.refuted(
-        compute, began + ENUMERATION_SHARE * time_limit, progress
-    )
+    until = began + ENUMERATION_SHARE * time_limit
+    refuted_by = partial_schedules.refuted(stated, until, progress)
     if refuted_by is not None:
         reason = searched(stated, refuted_by, refuted=True)
         reason += ", by dynamic programming over partial schedules"

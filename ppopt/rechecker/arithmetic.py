@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
-from ppopt.rechecker import step_operations
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
@@ -15,6 +14,7 @@ from ppopt.rechecker.pair_times import pairs_save
 from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.quantities import (
     live_after_forward,
+    live_weights,
     memory_of,
     min_work,
     pieces,
@@ -77,7 +77,7 @@ def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
             live += [(backward, stashed + memory_of(claim, backward, stage)[0])]
             live += [(kind, memory_of(claim, kind, stage)[1]) for kind in rest]
             need = max([need, *(amount for kind, amount in live if ticks.durations[kind][stage])])
-    return ticks.static[device] + step_operations.live_weights(claim, device) + need
+    return ticks.static[device] + live_weights(claim, device) + need
 
 
 def over_limit(claim: Claim, route: int | None = None) -> Iterator[int]:

@@ -17,7 +17,9 @@ below the bound either. Then more of them are kept apart, and finally all.
 
 Microbatches pass every stage in order, which loses nothing (see
 `ppopt.rechecker.required`). Of the devices that are not modelled, only the time through
-their stages counts.
+their stages counts. Of operations other than compute, only the time that must pass before and after
+compute, and the gathered weights that are live during all of it. What moves to the host is live
+while F runs, and from the start of the backward on.
 """
 
 from __future__ import annotations
@@ -30,16 +32,16 @@ from time import monotonic
 from typing import NamedTuple
 
 from ppopt.problem.operation import OpKind
-from ppopt.problem.traits import ArgumentClass, Trait, rechecked
+from ppopt.problem.traits import ArgumentClass, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.precedence import Precedence
-from ppopt.rechecker.quantities import memory_of
+from ppopt.rechecker.quantities import live_weights, memory_of
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
 Done = tuple[int, ...]
-HANDLES = rechecked(ArgumentClass.EQUAL_COMPUTE) | {Trait.LINKS}
-"""Traits that the enumeration handles; links only delay."""
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES)
+"""Traits that the enumeration handles."""
 _NEW = -1
 WIDTHS = (1, 32, None)
 """Maximum numbers of partial schedules with the same operations; None: no limit."""
@@ -140,7 +142,7 @@ class PartialSchedules:
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
         microbatch = Precedence.of_microbatch(claim)
-        self._ways = microbatch.ways(devices)
+        self._ways, self._tails = microbatch.ways(devices), microbatch.tail.at
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
         self._class_ids: dict[tuple[int, int], int] = {
@@ -162,14 +164,14 @@ class PartialSchedules:
             [*inner, *(delay.first for delay in self._delays if delay.then == class_id)]
             for class_id, inner in enumerate(self._inner)
         ]
-        ticks = pipeline.ticks
-        self._headroom = [ticks.headroom(device) for device in devices]
+        headrooms = [pipeline.ticks.headroom(device) for device in devices]
+        self._headroom = [
+            None if headroom is None else headroom - live_weights(claim, device)
+            for device, headroom in zip(devices, headrooms, strict=True)
+        ]
         self._remaining = self._remaining_times()
-        free = [0] * len(devices)
-        if self._stages:
-            first = self._stages[0]
-            free[devices.index(self._hosts[first])] = microbatch.head.at[OpKind.F, first, 0, 0]
-        self._level = {(0,) * len(self._classes): [tuple(free)]}
+        free = tuple(microbatch.head.on[device] for device in devices)
+        self._level = {(0,) * len(self._classes): [free]}
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
 
@@ -201,7 +203,7 @@ class PartialSchedules:
     def _between(self) -> Iterator[Delay]:
         """Delays between consecutive modelled stages, down and up, and the last round trip."""
         for first, ways in self._ways.items():
-            for then, lag in ways.to.items():
+            for then, lag in ways.items():
                 turns = lag and first[1] == self._stages[-1]
                 if first[0] == then[0] or turns:
                     yield Delay(self._class_ids[first[:2]], self._class_ids[then[:2]], lag)
@@ -229,13 +231,13 @@ class PartialSchedules:
         for later, inner in enumerate(self._inner):
             for class_id in inner:
                 waits[class_id].append((later, 0))
-        elsewhere = [self._ways[each.kind, each.stage, 0, 0].elsewhere for each in self._classes]
+        tails = [self._tails[each.kind, each.stage, 0, 0] for each in self._classes]
         holders = dict(self._memory_holders())
         order = self._last_first()
         remaining = [[0] for _ in self._classes]
         for left in range(1, self._claim.pipeline.batches + 1):
             for class_id in order:
-                after = [elsewhere[class_id], remaining[class_id][left - 1]]
+                after = [tails[class_id], remaining[class_id][left - 1]]
                 after += [lag + remaining[later][left] for later, lag in waits[class_id]]
                 forward, microbatches = holders.get(class_id, (class_id, left))
                 if microbatches < left:

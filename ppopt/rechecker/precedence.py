@@ -63,15 +63,6 @@ class Margins(NamedTuple):
     """The minimum over the operations of a resource, without the optimizer."""
 
 
-class Ways(NamedTuple):
-    """Minimum times from the end of an operation."""
-
-    to: dict[Place, int]
-    """To the start of operations that wait for it."""
-    elsewhere: int
-    """To the end of what waits for it between them, or after them."""
-
-
 class Precedence:
     """What the rules say of compute and of work once per step."""
 
@@ -163,24 +154,27 @@ class Precedence:
         every = required_rows(claim.pipeline)
         required = Required(claim, every.take(every.computes & np.isin(every.device, [*devices])))
         for first, ways in self.ways(devices).items():
-            for then, lag in ways.to.items():
+            for then, lag in ways.items():
                 ends = required.row(first), required.row(then)
                 required.edges += [(*pair, lag) for pair in zip(*ends, strict=True)]
         return required
 
-    def ways(self, devices: Collection[int]) -> dict[Place, Ways]:
-        """The ways from the compute of some devices by way of the others' operations."""
+    def ways(self, devices: Collection[int]) -> dict[Place, dict[Place, int]]:
+        """Minimum times from the end of compute of some devices to the start of other such compute.
+
+        The ways lead through operations of other devices, and through work once per step.
+        """
         own = {
             number
             for number in self._numbers
             if self.required.rows.computes[number] and self._device[number] in devices
         }
-        through, ways = set(self._numbers) - own, dict[Place, Ways]()
+        through, ways = set(self._numbers) - own, dict[Place, dict[Place, int]]()
         for first in sorted(own):
             times = self._times_from(first, through)
-            to = {self._place[then]: times[then] for then in sorted(own & times.keys())}
-            ends = (times[then] + self._time[then] for then in through & times.keys())
-            ways[self._place[first]] = Ways(to, max(ends, default=0))
+            ways[self._place[first]] = {
+                self._place[then]: times[then] for then in sorted(own & times.keys())
+            }
         return ways
 
     def time_between(self, first: Place, then: Place) -> int:

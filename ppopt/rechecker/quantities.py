@@ -107,6 +107,36 @@ def live_before_weight(claim: Claim, stage: int) -> int:
     return freed - allocated
 
 
+def live_weights(claim: Claim, device: int) -> int:
+    """Gathered weights that are live during all compute of a device, in ticks.
+
+    Weights are live from the start of UNSHARD to the end of GRADIENT_SYNC. On one route on which
+    only F allocates, the peak comes when the last of the device's stages has begun and none has
+    ended, so the weights of all stages count. Otherwise F, B and BW run between the first F and the
+    last W or BW of the lowest stage of their route on the device, so the weights of that stage
+    count. A later W of another stage only frees memory, unless it has workspace: then no weights
+    count. The weights of a stage without backward are live only to its last F, so none count on its
+    device.
+    """
+    pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
+    stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
+    own_stages = [stage for route in stages for stage in route]
+    if not all(claim.has(OpKind.B, stage) for stage in own_stages):
+        return 0
+    ticks = pipeline.ticks
+    f_alone = not any(
+        ticks.retained[stage] != ticks.costs.activation[stage]
+        or ticks.costs.memory_b[stage] > 0
+        or any(row[stage] for row in ticks.workspace)
+        for stage in own_stages
+    )
+    if len(own_stages) == 1 or (pipeline.routes == 1 and f_alone):
+        return sum(amounts[stage] for stage in own_stages)
+    if any(ticks.workspace[OpKind.W][stage] for route in stages for stage in route[1:]):
+        return 0
+    return min(amounts[route[0]] for route in stages if route)
+
+
 def min_work(times: Mapping[int, int], *, pairs: bool) -> int:
     """Minimum time of one device for operations of these total times per kind.
 
