@@ -43,10 +43,10 @@ class InstanceCosts:
         """Costs of a microbatch with these factors."""
         if times == memory == 1:
             return self.ticks
-        own, ticks = self.ticks is self.pipeline.ticks, self.ticks
-        of_layers = self.pipeline.allocated_by_backward
-        allocated = of_layers(memory, ticks.memory_per_unit) if own else (None, False)
-        return ticks.with_costs(microbatches.costs_of(ticks.costs, times, memory, *allocated))
+        if self.ticks is self.pipeline.ticks:
+            return self.ticks.with_costs(self.pipeline.costs_at(times, memory))
+        costs = microbatches.costs_of(self.ticks.costs, times, memory, None, in_weight=False)
+        return self.ticks.with_costs(costs)
 
     def without(self, *removed: Trait, **changed: object) -> InstanceCosts:
         """The same without some traits, with other values of some fields."""

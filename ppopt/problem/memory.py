@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import accumulate
-from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.problem import exact
@@ -13,7 +12,6 @@ from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import StageCosts
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layers import Layers
-from ppopt.problem.settings import LIMIT_1F1B
 
 Values = Sequence[Fraction]
 
@@ -51,11 +49,6 @@ def check_moves(memory: Values | None, time: Values | None, retained: Values) ->
             )
 
 
-def static_of(costs: StageCosts[Fraction], stages: Sequence[int]) -> Fraction:
-    """Static memory of some stages."""
-    return exact.total(costs.static[stage] for stage in stages)
-
-
 def check_limit(limit: object, model: Layers | None) -> None:
     """Raise InputError if memory is limited, and no layer of the model states its activation."""
     if limit is not None and model is not None and not model.has_activation:
@@ -65,21 +58,10 @@ def check_limit(limit: object, model: Layers | None) -> None:
         )
 
 
-def limits_of(
-    limit: Any, each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
-) -> tuple[Fraction, ...] | None:
-    """Limit of every device, from a limit that is checked; other arguments as `peak_of_1f1b`."""
-    if limit is None or isinstance(limit, tuple):
-        return limit
-    if limit == LIMIT_1F1B:
-        limit = peak_of_1f1b(each, hosted, slices)
-    return (limit,) * len(hosted)
-
-
 def peak_of_1f1b(
-    each: Sequence[StageCosts[Fraction]], hosted: Sequence[Sequence[int]], slices: int
-) -> Fraction:
-    """Largest device peak of 1F1B, whatever the placement; all microbatches run on one route.
+    each: Sequence[StageCosts[int]], hosted: Sequence[Sequence[int]], slices: int
+) -> int:
+    """Largest device peak of 1F1B in ticks, on any placement; all microbatches run on one route.
 
     `each` has the costs of one slice of every microbatch, in their order, and `hosted` the stages
     of every device. On device d of P, min(M, P - d) consecutive microbatches are live (Megatron-LM,
@@ -88,16 +70,15 @@ def peak_of_1f1b(
     of these microbatches `recompute_memory`.
     """
     return max(
-        static_of(each[0], stages)
-        + sum((each[0].unshard_memory[stage] for stage in stages), ZERO)
+        sum(each[0].static[stage] + each[0].unshard_memory[stage] for stage in stages)
         + _of_microbatches(each, stages, min(len(each), len(hosted) - device), slices)
         for device, stages in enumerate(hosted)
     )
 
 
 def _of_microbatches(
-    each: Sequence[StageCosts[Fraction]], stages: Sequence[int], count: int, slices: int
-) -> Fraction:
+    each: Sequence[StageCosts[int]], stages: Sequence[int], count: int, slices: int
+) -> int:
     """Maximum memory that the stages of a device allocate for `count` consecutive microbatches.
 
     After the last F there are fewer.
@@ -107,7 +88,7 @@ def _of_microbatches(
     retained = map_distinct(
         lambda costs: sum(costs.kept[stage] for stage in stages) * slices, first
     )
-    sums = tuple(accumulate(retained, initial=ZERO))
+    sums = tuple(accumulate(retained, initial=0))
     return max(
         sums[min(start + count, len(first))]
         - sums[start]
@@ -116,7 +97,7 @@ def _of_microbatches(
     )
 
 
-def _besides(costs: StageCosts[Fraction], stage: int) -> Fraction:
+def _besides(costs: StageCosts[int], stage: int) -> int:
     """Maximum memory that F or BW of a stage needs in addition to the retained activation."""
     allocated = costs.recompute_memory[stage] + costs.backward_workspace[stage]
     return max(costs.forward_workspace[stage], allocated)

@@ -12,7 +12,7 @@ tokens. The factor of a slice, of mean 1, multiplies its times, on top of that o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from fractions import Fraction
 from math import floor, lcm
 from operator import add, sub
@@ -21,7 +21,7 @@ from typing import Any
 from ppopt.errors import ConflictError, InputError
 from ppopt.problem import exact
 from ppopt.problem.cost_table import STAGE_COSTS
-from ppopt.problem.costs import Number, StageCosts
+from ppopt.problem.costs import StageCosts
 from ppopt.problem.decisions import SEARCH
 from ppopt.problem.field_values import (
     FieldReader,
@@ -155,13 +155,13 @@ def scaled(ticks: int, factor: Fraction) -> int:
 
 
 def costs_of(
-    costs: StageCosts[Number],
-    times: Fraction,
-    memory: Fraction,
+    costs: StageCosts[int],
+    times: Factor,
+    memory: Factor,
     allocated: Sequence[Fraction] | None,
     in_weight: bool,
-) -> StageCosts[Number]:
-    """Costs of stages for a microbatch with these factors.
+) -> StageCosts[int]:
+    """Costs of stages, in ticks, for a microbatch with these factors.
 
     `allocated` is what BW of every stage allocates for such a microbatch; None: what follows from
     the costs. With `in_weight` W of stage 0 allocates that, too.
@@ -174,8 +174,7 @@ def costs_of(
         for cost in STAGE_COSTS
     }
     if allocated is not None:
-        in_ticks = isinstance(costs.static[0], int)
-        amounts = tuple(map(exact.whole, allocated)) if in_ticks else tuple(allocated)
+        amounts = tuple(map(exact.whole, allocated))
         rows["backward_workspace"] = tuple(map(min, amounts, costs.backward_workspace))
         rows["recompute_memory"] = tuple(map(sub, amounts, rows["backward_workspace"]))
         if in_weight:
@@ -183,8 +182,38 @@ def costs_of(
     return StageCosts(**rows)
 
 
-def _multiplied(values: Any, factor: Fraction) -> Any:
-    """Numbers, in rows of any depth, times a factor."""
+def _multiplied(values: Any, factor: Factor) -> Any:
+    """Ticks, in rows of any depth, times a factor."""
     if isinstance(values, tuple):
         return tuple(_multiplied(value, factor) for value in values)
-    return scaled(values, factor) if isinstance(values, int) else values * factor
+    return scaled(values, factor)
+
+
+def costs_of_all(
+    costs: StageCosts[Fraction],
+    each: Iterable[Sequence[Fraction]],
+    smallest: Factor,
+    in_weight: bool,
+    per_unit: int,
+) -> dict[str, tuple[Fraction, ...]]:
+    """Memory that BW allocates for any microbatch, by field, from what it allocates for `each`.
+
+    It is no more than BW of any of them allocates: if layers run one at a time, that grows at least
+    as fast as the factor from `smallest` on. Amounts are rounded down to 1 / `per_unit`.
+    """
+    amounts = [min(row) for row in zip(*each, strict=True)]
+    beside = tuple(map(min, amounts, costs.backward_workspace))
+    rest = ((amount - own) / smallest for amount, own in zip(amounts, beside, strict=True))
+    rows = {
+        "backward_workspace": tuple(rounded_down(own, per_unit) for own in beside),
+        "recompute_memory": tuple(rounded_down(amount, per_unit) for amount in rest),
+    }
+    if in_weight:
+        whole = rounded_down(amounts[0], per_unit)
+        rows["weight_workspace"] = (whole, *costs.weight_workspace[1:])
+    return rows
+
+
+def rounded_down(amount: Fraction, per_unit: int) -> Fraction:
+    """The largest multiple of 1 / `per_unit` that is no more than an amount."""
+    return Fraction(floor(amount * per_unit), per_unit)

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -28,12 +28,13 @@ from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
 from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.first_backward import FirstBackward
-from ppopt.problem.grid import Grid
+from ppopt.problem.grid import Grid, numbers_at_speed_1
 from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
-from ppopt.problem.memory import limits_of
+from ppopt.problem.memory import peak_of_1f1b
+from ppopt.problem.microbatches import EQUAL, Factor
 from ppopt.problem.operation import NUM_KINDS, Op, OpKind
 from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.pipeline_fields import PipelineFields
@@ -353,42 +354,13 @@ class Pipeline(PipelineFields):
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement.
 
-        If microbatches differ in memory, BW allocates the minimum over them, its recomputed part
-        times the factor: no more than it allocates if layers run one at a time.
+        If microbatches differ in memory, what BW allocates holds for all of them
+        (`ppopt.problem.microbatches.costs_of_all`).
         """
         if self.model is None:
             return self
-        costs: dict[str, Any] = {
-            field: row if field in self.stated_costs else () for field, row in self.costs.items()
-        }
-        factors = self.microbatch_memory
-        if self.microbatch_memory is not None:
-            smallest = min(self.microbatch_memory)
-            rows, (in_weight, *_) = zip(
-                *(self.allocated_by_backward(factor, 1) for factor in set(self.microbatch_memory)),
-                strict=True,
-            )
-            allocated = None if None in rows else tuple(map(min, zip(*rows, strict=True)))
-            costs = {
-                **microbatches.costs_of(self.costs, Fraction(1), smallest, allocated, in_weight),
-                **self._unstated,
-            }
-            factors = tuple(factor / smallest for factor in self.microbatch_memory)
-        return replace(
-            self,
-            **cost_fields.of_slice(costs, self.num_slices),
-            microbatch_memory=factors,
-            stages=self.num_stages,
-            placement=self.hosts[0],
-            chunks=None,
-            model=None,
-            partition=None,
-            recompute=None,
-            offload=None,
-            link=None,
-            first_backward=FirstBackward.SPLIT,
-            frozen=self.frozen_stages,
-        )
+        stated = {field: row for field, row in self.costs.items() if field in self.stated_costs}
+        return self._of_stages(stated | self._allocated_for_all)
 
     def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
         """The same pipeline with other costs given stage by stage, on the same grid.
@@ -396,17 +368,33 @@ class Pipeline(PipelineFields):
         `costs` has the costs of one slice, by the fields of `costs`; missing ones stay. `fields`
         are other fields of the pipeline. Raises InputError if they make no pipeline.
         """
-        bare = self.without_model()
-        values = {**bare.costs, **self._unstated, **costs}
+        unstated = {} if self.overlap is not None else {"overlap": (), "overlap_input": ()}
+        values = {**self.costs, **unstated, **self._allocated_for_all, **costs}
+        return self._of_stages(values, mem_limit=self.limits, **fields)
+
+    def _of_stages(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
+        """The pipeline whose stages state these costs of one slice; others are the default."""
+        fields |= dict.fromkeys(("chunks", "model", "partition", "recompute", "offload", "link"))
         return replace(
-            bare,
+            self,
+            **cost_fields.of_slice(costs, self.num_slices),
             stages=self.num_stages,
             placement=self.hosts[0],
-            chunks=None,
-            mem_limit=self.limits,
-            **cost_fields.of_slice(values, self.num_slices),
+            first_backward=FirstBackward.SPLIT,
+            frozen=self.frozen_stages,
             **fields,
         )
+
+    @property
+    def _allocated_for_all(self) -> dict[str, tuple[Fraction, ...]]:
+        """Memory that BW allocates for every microbatch, if they differ in it, by field."""
+        factors = set(self.microbatch_memory or ())
+        rows, in_weight = self._allocated_by_backward(factors)
+        if not rows:
+            return {}
+        unit, per_unit = self.grid.memory, numbers_at_speed_1(self).grid.memory
+        each = [[amount / unit for amount in row] for row in rows]
+        return microbatches.costs_of_all(self.costs, each, min(factors), in_weight, per_unit)
 
     @cached_property
     def stated_costs(self) -> frozenset[str]:
@@ -420,11 +408,6 @@ class Pipeline(PipelineFields):
                 else self.costs.has_effect(cost)
             )
         )
-
-    @property
-    def _unstated(self) -> dict[str, tuple[()]]:
-        """Times of pairs that are not stated."""
-        return {} if self.overlap is not None else {"overlap": (), "overlap_input": ()}
 
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, given as the device of every stage.
@@ -547,15 +530,17 @@ class Pipeline(PipelineFields):
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
         """Memory limit of every device, in the user's unit; None: unlimited."""
-        return self.limits_by(self.mem_limit)
+        limit = self.mem_limit
+        if limit is None or isinstance(limit, tuple):
+            return limit
+        return (self.peak_of_1f1b if limit == LIMIT_1F1B else limit,) * self.num_devices
 
-    def limits_by(self, mem_limit: Any) -> tuple[Fraction, ...] | None:
-        """Memory limit of every device by a value of `mem_limit`."""
-        each: list[StageCosts[Fraction]] = []
-        if mem_limit == LIMIT_1F1B:
-            costs = {memory: self.costs_at(Fraction(1), memory) for _, memory in set(self.factors)}
-            each = [costs[memory] for _, memory in self.factors]
-        return limits_of(mem_limit, each, self.hosted[0], self.num_slices)
+    @cached_property
+    def peak_of_1f1b(self) -> Fraction:
+        """Largest device peak of 1F1B on one route, in the user's unit."""
+        costs_at = cache(partial(self.unlimited.costs_at, EQUAL))
+        each = [costs_at(memory) for _, memory in self.factors]
+        return Fraction(peak_of_1f1b(each, self.hosted[0], self.num_slices), self.grid.memory)
 
     @cached_property
     def links(self) -> Links:
@@ -595,26 +580,26 @@ class Pipeline(PipelineFields):
         }
         return self.having(**factors, order=tuple(before[index] for index in order))
 
-    def costs_at(self, times: Fraction, memory: Fraction) -> StageCosts[Fraction]:
-        """`costs` of a microbatch with these factors."""
+    def costs_at(self, times: Factor, memory: Factor) -> StageCosts[int]:
+        """Costs of a microbatch with these factors, in ticks."""
+        costs = self.ticks.costs
         if times == memory == 1:
-            return self.costs
-        allocated = self.allocated_by_backward(memory, 1)
-        return microbatches.costs_of(self.costs, times, memory, *allocated)
+            return costs
+        rows, in_weight = self._allocated_by_backward([memory])
+        allocated = rows[0] if rows else None
+        return microbatches.costs_of(costs, times, memory, allocated, in_weight)
 
-    def allocated_by_backward(
-        self, memory: Fraction, per_unit: int
-    ) -> tuple[tuple[Fraction, ...] | None, bool]:
-        """Memory that BW of every stage allocates for a slice of such a microbatch.
+    def _allocated_by_backward(
+        self, factors: Iterable[Factor]
+    ) -> tuple[list[list[Fraction]], bool]:
+        """Memory that BW of stages allocates for a slice of microbatches with factors, in ticks.
 
-        None: what follows from `costs`. And whether W of stage 0 runs all of its backward.
+        Empty: what follows from `costs`. And whether W of stage 0 runs all of its backward.
         """
         if self.model is None or self.model.recompute_unit is RecomputeUnit.STAGE:
-            return None, False
-        table, in_weight = self.partitions, self.first_backward is FirstBackward.WEIGHT
-        ticks_each = Fraction(per_unit, self.grid.memory)
-        allocated = table.allocated(self.counts, memory)
-        return tuple(amount * ticks_each for amount in allocated), in_weight
+            return [], False
+        in_weight = self.first_backward is FirstBackward.WEIGHT
+        return [self.partitions.allocated(self.counts, factor) for factor in factors], in_weight
 
     def time_text(self, ticks: int) -> str:
         """Write a time with its unit, if that is known: `3.2 ms`."""

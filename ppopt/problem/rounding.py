@@ -101,9 +101,7 @@ def _with_digits(
     ):
         changes[field] = max(changes.get(field, ZERO), abs(now - before))
     fields["rounded_by"] = tuple((own, _upper(change)) for own, change in changes.items() if change)
-    largest = replace(pipeline, **fields, grid=Grid(*map(mul, grid, reserve)))
-    if largest.has_offload:
-        _ = largest.without_model()
+    _ = replace(pipeline, **fields, grid=Grid(*map(mul, grid, reserve)))
     return replace(pipeline, **fields, grid=grid)
 
 

@@ -12,7 +12,6 @@ microbatch as large as the largest does not fit alone, there is no schedule at a
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from fractions import Fraction
 from itertools import permutations
 from operator import sub
@@ -202,8 +201,7 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
 
 def _of_times(claim: Claim) -> Claim:
     """The claim with unlimited memory; it implies the claim."""
-    stages = claim.pipeline.without_model()
-    return claim._replace(pipeline=replace(stages, mem_limit=None, microbatch_memory=None))
+    return claim._replace(pipeline=claim.pipeline.having(mem_limit=None, microbatch_memory=None))
 
 
 def _multiplied(values: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:

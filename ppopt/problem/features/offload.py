@@ -16,8 +16,10 @@ from operator import add, sub
 from ppopt.problem.cost_table import OffloadFields, costs_in
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.grid import numbers_at_speed_1
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import HostLink
+from ppopt.problem.microbatches import rounded_down
 from ppopt.problem.operation import AuxiliaryKind
 from ppopt.problem.operation_classes import Mode, OperationClass, Precedence
 from ppopt.problem.pipeline import Pipeline
@@ -60,11 +62,11 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.has_offload:
         return pipeline
-    stages = pipeline.without_model()
+    stages, per_unit = pipeline.without_model(), numbers_at_speed_1(pipeline).grid.memory
     costs = stages.costs
     offloaded = costs.offload_memory
     smallest = min(memory for _, memory in stages.factors)
-    in_workspace = tuple(smallest * memory for memory in offloaded)
+    in_workspace = (rounded_down(smallest * memory, per_unit) for memory in offloaded)
     changed = {
         "kept": tuple(map(sub, costs.kept, offloaded)),
         "recompute_memory": tuple(map(add, costs.recompute_memory, offloaded)),

@@ -20,7 +20,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.partition import Counts, all_by_rule, balanced, balanced_late
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
-from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.schedule import timing
 from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.schedule import Schedule
@@ -176,7 +175,7 @@ class FirstSchedules(NamedTuple):
 def _with_layer_choices(balanced: Pipeline) -> Iterator[Pipeline]:
     """The pipelines whose recompute and offload follow a rule; neither only if 1F1B may fit."""
     neither, *further = by_rules(balanced)
-    limits, peaks = balanced.limits, neither.limits_by(LIMIT_1F1B) if further else None
-    if limits is None or peaks is None or max(peaks) <= max(limits):
+    limits = balanced.limits
+    if limits is None or not further or neither.peak_of_1f1b <= max(limits):
         yield neither
     yield from further
