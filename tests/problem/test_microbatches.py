@@ -98,3 +98,22 @@ def test_relaxations_have_equal_microbatches() -> None:
     assert (smallest.times(0), smallest.allocated(0)) == ((2, 2, 2), (1, 1, 1))
     assert (largest.times(0), largest.allocated(0)) == ((4, 4, 4), (3, 3, 3))
     assert ppopt.Pipeline(**THREE).factors == ((1, 1),) * 3
+
+
+def test_costs_of_stages_need_no_finer_grid() -> None:
+    """BW of a stage allocates no more than its layers do."""
+    factors = ("1.1234", "0.9871", "1.0003")
+    layers = [
+        Layer(
+            forward=1, activation="3.123456", workspace={"BW": bw}, recompute={"activation": "0.5"}
+        )
+        for bw in (0, 1, "2.7")
+    ]
+    fields: dict[str, Any] = {"microbatch_times": factors, "microbatch_memory": factors}
+    pipeline = Model(layers).pipeline(devices=1, batches=3, **fields)
+    stages = pipeline.without_model()
+    assert stages.grid == pipeline.grid
+    assert stages.microbatch_memory == pipeline.microbatch_memory
+    each = (Instance.of(own, BackwardKind.WHOLE).allocated(1) for own in (stages, pipeline))
+    for of_stage, of_layers in zip(*each, strict=True):
+        assert 0 < of_stage <= of_layers
