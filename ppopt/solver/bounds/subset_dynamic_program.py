@@ -68,8 +68,7 @@ class SubsetDP:
     first. A subset has the time until it is solved or abandoned,
     and goes on in the next turn. A solved subset is not tried again; an abandoned one comes last in
     the next turn. When a solved subset has the best bound, its union with each other device is
-    added to the subsets to solve. If none of these raises the bound, a subset with an equal bound
-    is extended too.
+    added to the subsets to solve.
     """
 
     name = "subset dynamic program"
@@ -102,8 +101,6 @@ class SubsetDP:
         """Last solved subset whose bound was above those of all others and the best known bound."""
         self._base_bound = 0
         """Bound of `base`, in ticks."""
-        self._tie: Devices = ()
-        """Solved superset of `base` with the same bound, which is extended next."""
         self._first = frozenset(first)
         """Subsets to try before all others."""
         self._spaced = [
@@ -160,8 +157,6 @@ class SubsetDP:
             if devices in self._first and self._first.isdisjoint((*self.open, self.base)):
                 self.open |= self._all_first
         self.open = first | self.open | last
-        if not self.open and self._tie:
-            self._extend(self._tie)
         return Outcome(budget.spent, exhausted=not self.open, fruitful=fruitful)
 
     def _bounded_by_merging(self, incumbent: Incumbent, budget: Budget) -> bool:
@@ -280,13 +275,9 @@ class SubsetDP:
         incumbent.raise_bound(dp_subset_bound(devices, program.lower_bound))
         if devices in self._needs:
             self._needs[devices] = program.lower_bound
-        if program.lower_bound < known or program.lower_bound < self._base_bound:
-            return
-        if program.lower_bound > self._base_bound:
+        if program.lower_bound >= known and program.lower_bound > self._base_bound:
             self._base_bound = program.lower_bound
             self._extend(devices)
-        elif {*self.base} < {*devices}:
-            self._tie = devices
 
     def _extend(self, devices: Devices) -> None:
         """Add the subset joined with each other device to those to solve.
@@ -295,7 +286,7 @@ class SubsetDP:
         single devices and evenly spaced subsets are solved. `DynamicProgram` solves all devices
         together.
         """
-        self.base, self._tie = devices, ()
+        self.base = devices
         if len(devices) + 1 < self._problem.pipeline.num_devices:
             for (device,) in sorted(self._needs, key=lambda single: -self._needs[single]):
                 if device not in devices:
