@@ -22,6 +22,7 @@ import torch
 from torch import distributed
 
 from ppopt.errors import InputError, VerificationError
+from ppopt.formats import torch_csv
 from ppopt.formats.loader_order import loader_order, microbatch_numbers
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import ONCE, OpKind
@@ -150,6 +151,7 @@ def run(
 
 def _counts(schedule: Schedule, model: RunnableModel, modules: int) -> tuple[int, ...]:
     """Modules per stage; raises InputError for what cannot run."""
+    torch_csv.order_csv(schedule)  # raises InputError for what PyTorch cannot run
     if model.backend is not None and bool((schedule.kind == OpKind.B).any()):
         raise InputError(
             "compile: a compiled module cannot split its backward; solve with --backward whole"
