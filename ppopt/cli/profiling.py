@@ -324,8 +324,9 @@ def _compare(
     pages = writable([str(target.with_suffix(".html"))])
     if target.suffix.lower() in YAML:
         write(target, text)
-    limited = values | {"time_limit": time_limit}
-    settings = Settings(limited, pages, json=False, quiet=False, began=began)
+    settings = Settings(
+        values | {"time_limit": time_limit}, pages, json=False, quiet=False, began=began
+    )
     ran = pipeline_of(values)
     strategy = "1f1b" if ran.num_chunks == 1 else "interleaved"
     current = predicted(median_step(steps), ran) if steps else evaluate(ran, strategy)

@@ -161,16 +161,16 @@ def trainer_text(plan: Plan) -> dict[str, str | None]:
 
 
 def _space(plan: Plan) -> dict[str, Any]:
-    space, pipeline = plan.space, plan.pipeline
+    space = plan.space
     keys = ("devices", "batches", "chunks", "recompute", "strategies", "runtime", "partition")
     return {
         **members_of(space, *keys),
         "placement": space.placements,
         "routes": space.fields.get("routes", 1),
-        "p2p_time": common_p2p_time(pipeline),
+        "p2p_time": common_p2p_time(plan.pipeline),
         "configurations": len(plan.rows),
         **dict.fromkeys((space.open_decisions & Decisions.OFFLOAD).names, SEARCH),
-        **({"order": space.order} if Trait.MICROBATCHES in pipeline.traits else {}),
+        **({"order": space.order} if Trait.MICROBATCHES in plan.pipeline.traits else {}),
     }
 
 

@@ -29,7 +29,7 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
     largest peak of a device, `headroom` the least memory that the limits leave a device,
     `partition` the layout or layers of every stage.
     """
-    best, several, pipeline = plan.rows[0], has_batches(plan), plan.pipeline
+    best, several = plan.rows[0], has_batches(plan)
     value_of: Callable[[PlanRow], Fraction | None] = attrgetter(
         "per_microbatch" if several else "value"
     )
@@ -56,10 +56,10 @@ def plan_columns(plan: Plan, *, exact: bool) -> dict[str, Column[PlanRow]]:
         "placement": left("placement", _placement),
         "recompute": left("recompute", lambda row: row.configuration.recompute),
         "batches": Column("batches", lambda row: number(row.configuration.batches)),
-        "value": Column(stacked(name, pipeline.time_unit), lambda row: write(value_of(row))),
+        "value": Column(stacked(name, plan.pipeline.time_unit), lambda row: write(value_of(row))),
         "bound": Column("bound", bound),
         "vs best": Column("vs best", lambda row: significant(ratio(row)), optional=2),
-        "memory": Column(stacked("memory", pipeline.memory_unit), lambda row: write(row.peak)),
+        "memory": Column(stacked("memory", plan.pipeline.memory_unit), lambda row: write(row.peak)),
         "headroom": Column("headroom", lambda row: write(row.headroom), optional=1),
         "bubble rate": Column("bubble rate", _bubble_rate),
         "partition": Column("partition", _partition),
