@@ -77,27 +77,20 @@ def _why(value: int, minimum: int, maximum: int) -> str:
     return ": above 2^53 figures are not exact" if value > maximum == LARGEST_EXACT else ""
 
 
-def wholes(value: object, length: int, minimum: int, maximum: int) -> list[int]:
-    """Check for a list of `length` whole numbers within bounds."""
-    if not isinstance(value, list):
-        raise InputError(f"{abbreviated(value)} is not a list")
-    if len(value) != length:
-        raise InputError(f"has {len(value)} entries; {length} are needed")
-    return [
-        within(f"entry {index}", whole, entry, minimum, maximum)
-        for index, entry in enumerate(value)
-    ]
+def mapping(value: object) -> dict[str, Any]:
+    """Check for a mapping."""
+    if not isinstance(value, dict):
+        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
+    return value
 
 
 def section(value: object, required: Iterable[str], optional: Iterable[str] = ()) -> dict[str, Any]:
     """Check for a mapping with all required keys, and no others but the optional ones."""
-    if not isinstance(value, dict):
-        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
-    known = (*required, *optional)
-    for key in value:
+    file, known = mapping(value), (*required, *optional)
+    for key in file:
         if key not in known:
             unknown_key(str(key), known)
     for key in required:
-        if key not in value:
+        if key not in file:
             raise InputError(f"{key} is missing")
-    return value
+    return file

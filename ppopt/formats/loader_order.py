@@ -12,7 +12,8 @@ from pathlib import Path
 
 from ppopt.errors import InputError
 from ppopt.formats.documents import label, parse_json, read_text
-from ppopt.formats.fields import section, wholes, within
+from ppopt.formats.fields import within
+from ppopt.formats.json_forms import listed, read_object, whole
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import Trait
 from ppopt.schedule.schedule import Schedule
@@ -80,7 +81,8 @@ def read_beside(path: Path, batches: int) -> tuple[int, ...] | None:
 
 
 def _order(document: object, batches: int) -> tuple[int, ...]:
-    order = within("order", wholes, section(document, ["order"])["order"], batches, 0, batches - 1)
+    forms = {"order": listed(whole(0, batches - 1), batches)}
+    order: tuple[int, ...] = read_object(document, forms, ["order"])["order"]
     if len(set(order)) < batches:
         raise InputError(f"order: lists a microbatch twice; list all {batches}, each once")
-    return tuple(order)
+    return order

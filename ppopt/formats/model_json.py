@@ -8,22 +8,39 @@ them. It restores the pipeline, equal in every field.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
+from ppopt.formats.fields import mapping, within
+from ppopt.formats.json_forms import (
+    AS_IS,
+    FLAG,
+    TEXT,
+    Form,
+    Forms,
+    alternative,
+    amount,
+    fraction,
+    listed,
+    or_none,
+    read_object,
+    record,
+    whole,
+    word,
+    words,
+    write_object,
+)
 from ppopt.problem import exact, placement
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import LAYER_COSTS
 from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import MAX_LAYERS, Layer, runs_of
-from ppopt.problem.layer_settings import LAYER_SETTINGS, LETTERS
+from ppopt.problem.layer_settings import LETTERS
 from ppopt.problem.link import Link
-from ppopt.problem.modules import MEMORY, TIMES, Modules, numbers_of, with_numbers
+from ppopt.problem.modules import MEMORY, TIMES, Modules, numbers_of
 from ppopt.problem.modules import read as read_modules
 from ppopt.problem.phases import Phases
 from ppopt.problem.pipeline import Model, Pipeline
@@ -33,12 +50,81 @@ MEMBER = "model"
 """Key of the member in `origin`."""
 _UNITS = {Unit.TIME: "ticks_per_unit", Unit.MEMORY: "memory_ticks_per_unit"}
 _REQUIRED = (*_UNITS.values(), "layers", "counts", "partition")
-_OPTIONAL = ("name", "placement", "chunks", "link", "first_backward", "recompute_unit")
-_FLAGS = ("recompute", "recompute_given", "offload", "frozen")
 _AMOUNTS = (*(cost.field for cost in LAYER_COSTS), "phases", "modules")
 _KEYS = {Unit.TIME: TIMES, Unit.MEMORY: MEMORY}
-_ALWAYS = tuple(cost.layer_name for cost in LAYER_COSTS if not cost.optional)
-_SOMETIMES = tuple(cost.layer_name for cost in LAYER_COSTS if cost.optional)
+_FIELDS = {cost.layer_name: cost.field for cost in LAYER_COSTS}
+"""Key of a cost of a layer -> its field."""
+_STATED = ("name", "role", "count", "recompute", "offload", "frozen", "phases", "modules")
+"""Members of a layer other than its costs that its user states, in the order of files."""
+_LINK = {"latency": fraction(0), "bandwidth": fraction(1)}
+_LINKS = record(Link, {**_LINK, "backward": record(Link, _LINK, _LINK)}, _LINK)
+PerUnit = Mapping[Unit, int]
+"""Ticks in one unit of time, and of memory."""
+
+
+def _forms(stages: int, per_unit: PerUnit) -> Forms:
+    """The form of every member, by its key."""
+    layer = _layer_forms(per_unit)
+    always = [cost.layer_name for cost in LAYER_COSTS if not cost.optional]
+    read_layer = Form(lambda value: _layer(read_object(value, layer, always)))
+    names = word(placement.NAMED, ", ".join(placement.NAMED))
+    return {
+        **dict.fromkeys(_UNITS.values(), AS_IS),
+        "name": TEXT,
+        "layers": listed(read_layer, each="layer"),
+        "counts": listed(whole(0, MAX_LAYERS), stages),
+        "partition": or_none(TEXT),
+        "placement": alternative(names, AS_IS),
+        "chunks": whole(1, stages),
+        "link": _LINKS,
+        **dict.fromkeys(("first_backward", "recompute_unit"), AS_IS),
+    }
+
+
+def _layer_forms(per_unit: PerUnit) -> Forms:
+    """The form of every member of a layer, by its key; `Layer` checks name and count."""
+    costs = {cost.layer_name: amount(per_unit[cost.unit], -MAX_TICKS) for cost in LAYER_COSTS}
+    return {
+        **costs,
+        **dict.fromkeys(("name", "count"), AS_IS),
+        "role": word(LETTERS, ", ".join(LETTERS)),
+        **dict.fromkeys(("recompute", "offload"), alternative(FLAG, AS_IS)),
+        **dict.fromkeys(("recompute_given", "frozen"), FLAG),
+        "phases": _phases(per_unit),
+        "modules": _modules(per_unit),
+        "rounded": words(_AMOUNTS, "costs of a layer"),
+    }
+
+
+def _phases(per_unit: PerUnit) -> Form:
+    """Phases with their times in ticks."""
+    time = amount(per_unit[Unit.TIME])
+    return Form(
+        lambda value: Phases.read(value).each(lambda ticks, key: within(key, time.read, ticks)),
+        lambda phases: phases.each(lambda number, _: time.write(number)).in_file,
+    )
+
+
+def _modules(per_unit: PerUnit) -> Form:
+    """Modules with their times and memory in ticks."""
+    amounts = {key: amount(per_unit[unit]) for unit, keys in _KEYS.items() for key in keys}
+
+    def read(value: object) -> Modules:
+        return tuple(
+            module.each(
+                lambda ticks, key: within(key, amounts[key].read, ticks),
+                [key for key in amounts if key in module.in_file],
+            )
+            for module in read_modules(value)
+        )
+
+    def write(modules: Modules) -> list[dict[str, Any]]:
+        return [
+            module.each(lambda number, key: amounts[key].write(number), amounts).in_file
+            for module in modules
+        ]
+
+    return Form(read, write)
 
 
 def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
@@ -47,15 +133,16 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
     layers = runs_of(model.layers)
     per_unit = {unit: _common_tick(layers, unit) for unit in _UNITS}
     partition, first, unit = pipeline.partition, pipeline.first_backward, model.recompute_unit
+    forms = _layer_forms(per_unit)
     return {
         "name": model.name,
         **{key: per_unit[unit] for unit, key in _UNITS.items()},
-        "layers": [_layer_object(layer, per_unit) for layer in layers],
+        "layers": [write_object(_layer_members(layer), forms) for layer in layers],
         "counts": list(pipeline.counts),
         "partition": partition if isinstance(partition, str) else None,
         "placement": pipeline.placement if pipeline.named_placement else list(pipeline.placement),
         "chunks": pipeline.chunks,
-        **({} if pipeline.link is None else {"link": _link_object(pipeline.link)}),
+        **({} if pipeline.link is None else {"link": _LINKS.write(pipeline.link)}),
         **({"first_backward": first.value} if first is FirstBackward.WEIGHT else {}),
         **({} if unit is _unit_if_absent(model) else {"recompute_unit": unit.value}),
     }
@@ -64,28 +151,6 @@ def model_to_object(pipeline: Pipeline) -> dict[str, Any]:
 def _unit_if_absent(model: Model) -> RecomputeUnit:
     """Meaning of a file without `recompute_unit`: earlier versions recomputed whole stages."""
     return RecomputeUnit.STAGE if model.unit_matters else RecomputeUnit.LAYER
-
-
-def _link_object(link: Link) -> dict[str, Any]:
-    """A link with its numbers as fractions [numerator, denominator], in the user's units."""
-    members: dict[str, Any] = {
-        "latency": list(link.latency.as_integer_ratio()),
-        "bandwidth": list(link.bandwidth.as_integer_ratio()),
-    }
-    return members | ({} if link.backward is None else {"backward": _link_object(link.backward)})
-
-
-def _link(value: object) -> Link:
-    """Read what `_link_object` writes."""
-    file = section(value, ("latency", "bandwidth"), ("backward",))
-    pairs = (within(key, wholes, file[key], 2, 0, MAX_TICKS) for key in ("latency", "bandwidth"))
-    (latency, per), (bandwidth, time) = pairs
-    if not (per and bandwidth and time):
-        raise InputError("latency or bandwidth: 0 where a number above 0 must be")
-    back = None if file.get("backward") is None else within("backward", _link, file["backward"])
-    if back is not None and back.backward is not None:
-        raise InputError("backward: has a `backward` itself; leave that out")
-    return Link(Fraction(latency, per), Fraction(bandwidth, time), back)
 
 
 def _common_tick(layers: list[Layer], unit: Unit) -> int:
@@ -97,54 +162,22 @@ def _common_tick(layers: list[Layer], unit: Unit) -> int:
     return exact.common_denominator(numbers)
 
 
-def _layer_object(layer: Layer, per_unit: dict[Unit, int]) -> dict[str, Any]:
-    members = {
-        setting.name: value
-        for setting in LAYER_SETTINGS
-        if setting.field not in _AMOUNTS
-        and (value := getattr(layer, setting.field)) not in ("", None, False)
-    }
-    costs = {
-        cost.layer_name: exact.whole(getattr(layer, cost.field) * per_unit[cost.unit])
+def _layer_members(layer: Layer) -> dict[str, Any]:
+    """The members of a layer by their keys: those that do not have their defaults."""
+    about = {key: getattr(layer, key) for key in _STATED}
+    amounts = {
+        cost.layer_name: getattr(layer, cost.field)
         for cost in LAYER_COSTS
         if not cost.optional
         or getattr(layer, cost.field) != cost.layer_default.layer_value(vars(layer))
     }
-    if layer.phases:
-        ticks = (exact.whole(number * per_unit[Unit.TIME]) for number in layer.phases.numbers)
-        members["phases"] = layer.phases.having(ticks).in_file
-    if layer.modules:
-        own = layer.modules
-        for unit, keys in _KEYS.items():
-            ticks = (exact.whole(number * per_unit[unit]) for number in numbers_of(own, keys))
-            own = with_numbers(own, keys, ticks)
-        members["modules"] = [module.in_file for module in own]
-    off = {"recompute_given": True} if layer.recompute_given and not layer.recompute else {}
-    rounded = {"rounded": list(layer.rounded)} if layer.rounded else {}
-    return {**members, **off, **costs, **rounded}
-
-
-def _phases(value: object, per_unit: int) -> Phases:
-    """Read phases whose times are ticks."""
-
-    def read(ticks: object, name: str) -> Fraction:
-        return Fraction(within(name, whole, ticks, 0, MAX_TICKS), per_unit)
-
-    return Phases.read(value).each(read)
-
-
-def _modules(value: object, per_unit: dict[Unit, int]) -> Modules:
-    """Read modules whose times and memory are ticks."""
-    own = read_modules(value)
-    for unit, keys in _KEYS.items():
-
-        def read(ticks: object, key: str, ticks_per_unit: int = per_unit[unit]) -> Fraction:
-            return Fraction(within(key, whole, ticks, 0, MAX_TICKS), ticks_per_unit)
-
-        own = tuple(
-            module.each(read, [key for key in keys if key in module.in_file]) for module in own
-        )
-    return own
+    given = layer.recompute_given and not layer.recompute
+    members = about | {"recompute_given": given} | amounts | {"rounded": layer.rounded}
+    return {
+        key: value
+        for key, value in members.items()
+        if key in amounts or value not in ("", None, False, ())
+    }
 
 
 def restored(pipeline: Pipeline, value: object, mem_limit: object) -> Pipeline:
@@ -154,24 +187,20 @@ def restored(pipeline: Pipeline, value: object, mem_limit: object) -> Pipeline:
     Raises InputError if the object is no model, or if its layers, with this partition and
     placement, are not the stages of the pipeline.
     """
-    file = section(value, _REQUIRED, _OPTIONAL)
-    per_unit = {unit: within(key, whole, file[key], 1, MAX_TICKS) for unit, key in _UNITS.items()}
-    model = Model(tuple(_layers(file["layers"], per_unit)), within("name", text, file.get("name")))
+    file = read_object(value, _forms(pipeline.num_stages, _per_unit(value)), _REQUIRED)
+    model = Model(file["layers"], file.get("name", ""))
     unit = file.get("recompute_unit", _unit_if_absent(model))
     model = replace(model, recompute_unit=RecomputeUnit(unit))
-    counts = within("counts", wholes, file["counts"], pipeline.num_stages, 0, MAX_LAYERS)
-    fields = _placed(file, pipeline)
-    fields["mem_limit"] = mem_limit
-    fields["first_backward"] = file.get("first_backward", FirstBackward.SPLIT)
-    fields["frozen"] = None
-    if file.get("link") is not None:
-        fields["link"] = within("link", _link, file["link"])
-    rule = file["partition"]
+    fields = _placed(file, pipeline) | {
+        "mem_limit": mem_limit,
+        "first_backward": file.get("first_backward", FirstBackward.SPLIT),
+        "frozen": None,
+        **{key: file[key] for key in ("link",) if key in file},
+    }
+    counts, rule = file["counts"], file["partition"]
     if rule is not None:
-        candidate = replace(
-            pipeline, model=model, partition=within("partition", text, rule), **fields
-        )
-    if rule is None or list(candidate.counts) != counts:
+        candidate = replace(pipeline, model=model, partition=rule, **fields)
+    if rule is None or candidate.counts != counts:
         candidate = replace(pipeline, model=model, partition=counts, **fields)
     same = candidate.hosts == pipeline.hosts and candidate.links == pipeline.links
     same &= candidate.frozen_stages == pipeline.frozen_stages
@@ -180,52 +209,21 @@ def restored(pipeline: Pipeline, value: object, mem_limit: object) -> Pipeline:
     return candidate
 
 
-def _placed(file: dict[str, Any], pipeline: Pipeline) -> dict[str, Any]:
+def _per_unit(value: object) -> dict[Unit, int]:
+    """Ticks in one unit, of time and of memory, as the object of a model states them."""
+    forms = dict.fromkeys(_UNITS.values(), whole(1, MAX_TICKS))
+    stated = mapping(value)
+    ticks = read_object({key: stated[key] for key in forms if key in stated}, forms, forms)
+    return {unit: ticks[key] for unit, key in _UNITS.items()}
+
+
+def _placed(file: Mapping[str, Any], pipeline: Pipeline) -> dict[str, Any]:
     """Fields of the placement as the user gave it."""
-    where, chunks = file.get("placement"), file.get("chunks")
+    where = file.get("placement")
     if isinstance(where, list):
         return {}
-    if where is not None and where not in tuple(placement.NAMED):
-        raise InputError(
-            f"placement: {abbreviated(where)} is unknown; use {', '.join(placement.NAMED)}"
-        )
-    if chunks is not None:
-        within("chunks", whole, chunks, 1, pipeline.num_stages)
-    return {"stages": pipeline.num_devices, "placement": where, "chunks": chunks}
+    return {"stages": pipeline.num_devices, "placement": where, "chunks": file.get("chunks")}
 
 
-def _layers(value: object, per_unit: dict[Unit, int]) -> Iterable[Layer]:
-    if not isinstance(value, list) or len(value) > MAX_LAYERS:
-        raise InputError(
-            f"layers: {abbreviated(value)} is not a list of at most {MAX_LAYERS} layers"
-        )
-    for index, entry in enumerate(value):
-        yield within(f"layers: layer {index}", _layer, entry, per_unit)
-
-
-def _layer(value: object, per_unit: dict[Unit, int]) -> Layer:
-    optional = ("name", "role", "count", "phases", "modules", "rounded", *_FLAGS, *_SOMETIMES)
-    file = section(value, _ALWAYS, optional)
-    costs: dict[str, Any] = {
-        cost.field: Fraction(
-            within(cost.layer_name, whole, file[cost.layer_name], -MAX_TICKS, MAX_TICKS),
-            per_unit[cost.unit],
-        )
-        for cost in LAYER_COSTS
-        if cost.layer_name in file
-    }
-    for key in _FLAGS:
-        named = isinstance(file.get(key), list) and key in ("recompute", "offload")
-        if not (named or isinstance(file.get(key, False), bool)):
-            raise InputError(f"{key}: {abbreviated(file[key])} is neither true nor false")
-    if file.get("role", "decoder") not in tuple(LETTERS):
-        raise InputError(f"role: {abbreviated(file['role'])} is unknown; use {', '.join(LETTERS)}")
-    rounded = file.get("rounded", [])
-    if not isinstance(rounded, list) or any(field not in _AMOUNTS for field in rounded):
-        raise InputError(f"rounded: {abbreviated(rounded)} is not a list of costs of a layer")
-    members = {key: file[key] for key in ("name", "role", "count", *_FLAGS) if key in file}
-    if "phases" in file:
-        members["phases"] = within("phases", _phases, file["phases"], per_unit[Unit.TIME])
-    if "modules" in file:
-        members["modules"] = within("modules", _modules, file["modules"], per_unit)
-    return Layer(**costs, **members, rounded=tuple(rounded))
+def _layer(file: Mapping[str, Any]) -> Layer:
+    return Layer(**{_FIELDS.get(key, key): value for key, value in file.items()})

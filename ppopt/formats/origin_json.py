@@ -7,14 +7,28 @@ values are true is checked by `ppopt.verify` and `ppopt.recheck`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from enum import Enum, StrEnum
+from collections.abc import Mapping
+from enum import Enum
 from fractions import Fraction
-from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import abbreviated, finite, flag, section, text, whole, within
+from ppopt.formats import fields
+from ppopt.formats.fields import abbreviated, finite, text
+from ppopt.formats.json_forms import (
+    FINITE,
+    FLAG,
+    TEXT,
+    Form,
+    Forms,
+    listed,
+    mapping,
+    member,
+    or_none,
+    read_object,
+    record,
+    whole,
+)
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
@@ -22,7 +36,6 @@ from ppopt.problem.hosting import MAX_DEVICES
 from ppopt.problem.objective import Objective
 from ppopt.schedule.origin import Argument, Certificate, HintRecord, Origin, current_name
 
-T = TypeVar("T")
 _COVERED = {
     Decisions.PARTITION: "partitions",
     Decisions.PLACEMENT: "placements",
@@ -42,7 +55,7 @@ LARGEST_EXACT = 2**53
 
 def origin_to_object(origin: Origin) -> dict[str, Any]:
     """Turn an origin into an object of JSON; members without a value are left out."""
-    stated = {key: getattr(origin, key) for key in _READERS}
+    stated = {key: getattr(origin, key) for key in _FORMS}
     members = {key: json_form(value) for key, value in stated.items() if value not in (None, {})}
     return members | dict(origin.unknown_members)
 
@@ -84,49 +97,18 @@ def number(figure: Fraction | None) -> int | float | None:
 
 def origin_from_object(value: object) -> Origin:
     """Read an object made by `origin_to_object`; raises InputError naming the member."""
-    if not isinstance(value, dict):
-        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
-    stated = {
-        key: within(key, read, value[key])
-        for key, read in _READERS.items()
-        if value.get(key) is not None
-    }
-    unknown_members = {key: entry for key, entry in value.items() if key not in _READERS}
-    return Origin(**stated, unknown_members=unknown_members, from_file=True)
+    file = fields.mapping(value)
+    unknown_members = {key: entry for key, entry in file.items() if key not in _FORMS}
+    stated = {key: entry for key, entry in file.items() if key in _FORMS}
+    return Origin(**read_object(stated, _FORMS), unknown_members=unknown_members, from_file=True)
 
 
-def _one_of(kind: type[StrEnum]) -> Callable[[object], StrEnum]:
-    """A reader of the text of a member of an enum."""
-
-    def read(value: object) -> StrEnum:
-        if not isinstance(value, str) or value not in tuple(kind):
-            raise InputError(f"{abbreviated(value)} is unknown; use {' or '.join(kind)}")
-        return kind(value)
-
-    return read
-
-
-def _figure(value: object) -> Fraction:
-    return Fraction(finite(value))
-
-
-def _integer(value: object) -> int:
-    return whole(value, -LARGEST_INT, LARGEST_INT)
-
-
-def _entries(key: str, value: object, read: Callable[[object], T]) -> tuple[T, ...]:
-    """Read a list, every entry with `read`."""
-    if not isinstance(value, list):
-        raise InputError(f"{key}: {abbreviated(value)} is not a list")
-    return tuple(within(key, read, entry) for entry in value)
+_CERTIFICATE = {"argument": TEXT, "devices": listed(whole(0, MAX_DEVICES - 1))}
 
 
 def certificate_from_object(value: object) -> Certificate:
     """Read a certificate; raises InputError naming the member."""
-    fields = section(value, ("argument", "devices"))
-    device = partial(whole, minimum=0, maximum=MAX_DEVICES - 1)
-    devices = _entries("devices", fields["devices"], device)
-    argument = within("argument", text, fields["argument"])
+    argument, devices = read_object(value, _CERTIFICATE, _CERTIFICATE).values()
     if argument in tuple(Argument):
         return Certificate(Argument(argument), devices)
     known = {name: decision for decision, name in _COVERED.items()}
@@ -140,48 +122,32 @@ def certificate_from_object(value: object) -> Certificate:
     return Certificate(Argument.SEARCH, devices, decisions)
 
 
-def _hint(value: object) -> HintRecord:
-    fields = section(value, ("value", "gain", "fits_limit", "peak_memory", "notes"))
-    gain = fields["gain"]
-    return HintRecord(
-        value=within("value", _figure, fields["value"]),
-        gain=None if gain is None else within("gain", finite, gain),
-        fits_limit=within("fits_limit", flag, fields["fits_limit"]),
-        peak_memory=_entries("peak_memory", fields["peak_memory"], _figure),
-        notes=_entries("notes", fields["notes"], text),
-    )
-
-
-def _members(value: object, read: Callable[[object], T]) -> dict[str, T]:
-    """Read an object, every member with `read`."""
-    if not isinstance(value, dict):
-        raise InputError(f"{abbreviated(value)} is not an object {{...}}")
-    return {
-        key: within(key if key.isidentifier() else abbreviated(key), read, entry)
-        for key, entry in value.items()
-    }
-
-
-def versions_from_object(value: object) -> dict[str, str]:
-    """Read versions by the name of the program; raises InputError naming the member."""
-    return _members(value, text)
-
-
-_READERS: dict[str, Callable[[object], Any]] = {
-    "strategy": lambda value: current_name(text(value)),
-    "objective": _one_of(Objective),
-    "backward_kind": _one_of(BackwardKind),
-    "status": text,
-    "value": _figure,
-    "lower_bound": _figure,
-    "gap": finite,
-    "proof": text,
-    "certificate": certificate_from_object,
-    "seed": _integer,
-    "workers": _integer,
-    "time_limit": finite,
-    "versions": versions_from_object,
-    "hint": _hint,
-    "options": partial(_members, read=_integer),
+_INTEGER = whole(-LARGEST_INT, LARGEST_INT)
+_FIGURE = Form(lambda value: Fraction(finite(value)))
+_HINT = {
+    "value": _FIGURE,
+    "gain": or_none(FINITE),
+    "fits_limit": FLAG,
+    "peak_memory": listed(_FIGURE),
+    "notes": listed(TEXT),
 }
-"""Reader of every known member; the keys are fields of `Origin`."""
+VERSIONS = mapping(TEXT)
+"""Versions by the name of the program."""
+_FORMS: Forms = {
+    "strategy": Form(lambda value: current_name(text(value))),
+    "objective": member(Objective),
+    "backward_kind": member(BackwardKind),
+    "status": TEXT,
+    "value": _FIGURE,
+    "lower_bound": _FIGURE,
+    "gap": FINITE,
+    "proof": TEXT,
+    "certificate": Form(certificate_from_object),
+    "seed": _INTEGER,
+    "workers": _INTEGER,
+    "time_limit": FINITE,
+    "versions": VERSIONS,
+    "hint": record(HintRecord, _HINT, _HINT),
+    "options": mapping(_INTEGER),
+}
+"""Form of every known member; the keys are fields of `Origin`, which `json_form` writes."""

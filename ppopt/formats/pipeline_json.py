@@ -32,17 +32,36 @@ largest change of a number, a fraction of its unit; it is absent if there are no
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Mapping
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError
-from ppopt.formats.fields import abbreviated, section, text, whole, wholes, within
-from ppopt.problem import exact, placement
+from ppopt.formats.fields import abbreviated, section, within
+from ppopt.formats.json_forms import (
+    AS_IS,
+    TEXT,
+    Form,
+    Forms,
+    alternative,
+    amount,
+    fraction,
+    list_or_matrix,
+    listed,
+    mapping,
+    or_none,
+    read_object,
+    whole,
+    word,
+    words,
+    write_object,
+)
+from ppopt.formats.value_forms import Schema, object_schema
+from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times
 from ppopt.problem.decisions import Decisions
-from ppopt.problem.field_values import LARGEST_GRID, is_list
+from ppopt.problem.field_values import LARGEST_GRID
 from ppopt.problem.grid import Grid
 from ppopt.problem.microbatches import MEMORY, SLICE_TIMES, TIMES
 from ppopt.problem.pipeline import Pipeline
@@ -51,13 +70,13 @@ from ppopt.problem.setting import Shape
 from ppopt.problem.settings import LIMIT_1F1B, SETTINGS
 from ppopt.problem.units import Unit
 
-_ALWAYS = tuple(cost for cost in STAGE_COSTS if not cost.optional)
-_SOMETIMES = tuple(cost for cost in STAGE_COSTS if cost.optional)
-REQUIRED = (
+_REQUIRED = (
     *("stages", "batches", "devices", "routes", "placement"),
-    *(cost.name for cost in _ALWAYS),
+    *(cost.name for cost in STAGE_COSTS if not cost.optional),
     *("p2p_time", "mem_limit"),
 )
+_NULL = ("placement_name", "chunks", "mem_limit", "mem_limit_given")
+"""Keys that a file has even if their value is null."""
 _DEFAULTS = {
     setting.field: getattr(PipelineFields, setting.field)
     for setting in SETTINGS
@@ -68,14 +87,11 @@ FACTORS = (TIMES, MEMORY, SLICE_TIMES)
 """Keys of the factors of microbatches and slices that differ."""
 LISTED = {f"listed_{field}": field for field in (TIMES, MEMORY)}
 """Keys of the factors in the user's order, and of the same factors in the chosen order."""
-OPTIONAL = (
-    "backward_p2p_time",
-    *("name", "placement_name", "chunks", "mem_limit_given"),
-    *("rounded", "rounded_by", "device_speed"),
-    *(*FACTORS, *LISTED),
-    *(*_DEFAULTS, "frozen", "training"),
-    *(cost.name for cost in _SOMETIMES),
+_FIELDS = (
+    *("batches", "routes", "name", "device_speed", "rounded", "rounded_by", "frozen", "training"),
+    *(*FACTORS, *_DEFAULTS),
 )
+"""Keys that are fields of a pipeline, too, with the same values."""
 _NUMBERS = (
     *(setting.field for setting in SETTINGS if setting.unit or setting.shape is Shape.PER_DEVICE),
     *(cost.field for cost in LAYER_COSTS),
@@ -84,79 +100,132 @@ _NUMBERS = (
 """Fields whose numbers may be rounded, of layers, too."""
 _DEFAULT = "default"
 _BACK = "backward_p2p_time"
-_LIMIT_FORMS = (LIMIT_1F1B, "number", "list")
+_COUNTS = ("stages", "batches", "devices", "slices")
+_COUNT = whole(1, LARGEST_GRID)
+
+
+class _Sizes(NamedTuple):
+    """What the forms of values depend on: lengths of lists, and ticks in one unit."""
+
+    stages: int = 1
+    batches: int = 1
+    devices: int = 1
+    slices: int = 1
+    grid: Grid = Grid(1, 1)
+
+    def per_unit(self, unit: Unit) -> int:
+        """Ticks in one unit of time, or of memory."""
+        return self.grid.memory if unit is Unit.MEMORY else self.grid.time
+
+
+def _forms(sizes: _Sizes) -> Forms:
+    """The form of every member, by its key."""
+    stages, batches, devices, slices, grid = sizes
+    time, names = amount(grid.time), (*placement.NAMED, _DEFAULT)
+    delays = alternative(time, list_or_matrix(time, stages - 1, devices, ", one per device"))
+    delays = delays.about("one number, one per boundary, or a matrix [from device][to device]")
+    limit_forms = (LIMIT_1F1B, "number", "list")
+    return {
+        **dict.fromkeys((*_DEFAULTS, "frozen", "training"), AS_IS),
+        **dict.fromkeys(_COUNTS, _COUNT),
+        "routes": whole(1, 2),
+        **{cost.name: _cost_form(cost, sizes) for cost in STAGE_COSTS},
+        "mem_limit": or_none(listed(amount(grid.memory), devices)).about("per device"),
+        **dict.fromkeys(("p2p_time", _BACK), delays),
+        "device_speed": listed(fraction(1), devices),
+        **dict.fromkeys((TIMES, MEMORY, *LISTED), listed(fraction(1), batches)),
+        SLICE_TIMES: listed(fraction(1), slices),
+        "name": TEXT,
+        "placement": listed(whole(0, devices - 1), stages).about("the device of every stage"),
+        "placement_name": or_none(word(names, f"{', '.join(names)} or null")),
+        "chunks": or_none(whole(1, stages)),
+        "mem_limit_given": or_none(word(limit_forms, f"{', '.join(limit_forms)} or null")),
+        "rounded": words(_NUMBERS, "fields of the pipeline"),
+        "rounded_by": _ROUNDED_BY,
+    }
+
+
+def _cost_form(cost: Cost, sizes: _Sizes) -> Form:
+    """Numbers per stage; of a matrix, a row of them per stage."""
+    minimum = -MAX_TICKS if cost.minimum is None else cost.minimum
+    each, stages = amount(sizes.per_unit(cost.unit), minimum), sizes.stages
+    form = list_or_matrix(each, stages, stages) if cost.of_pairs else listed(each, stages)
+    return form.about(cost.meaning)
+
+
+_CHANGES = mapping(fraction(1))
+_ROUNDED_BY = Form(
+    lambda value: tuple(_CHANGES.read(section(value, (), _NUMBERS)).items()),
+    lambda changes: _CHANGES.write(dict(changes)),
+).about("fields too fine for 2^53 ticks: their largest change")
+_KEYS = tuple(_forms(_Sizes()))
+
+
+def pipeline_schema() -> Schema:
+    """The JSON Schema of the object of a pipeline."""
+    properties = {key: form.schema for key, form in _forms(_Sizes()).items()}
+    about = {"description": "every cost in ticks, per stage"}
+    return about | object_schema(properties, _REQUIRED)
 
 
 def pipeline_to_object(pipeline: Pipeline) -> dict[str, Any]:
-    """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.ticks`."""
-    ticks, back = pipeline.ticks, pipeline.backward_p2p
+    """Write a pipeline as an object of JSON, costs in the ticks of `pipeline.grid`."""
     named = pipeline.named_placement and pipeline.model is None
-    optional = (cost for cost in _SOMETIMES if cost.field in pipeline.stated_costs)
-    return {
+    speeds, frozen = pipeline.device_speed, pipeline.frozen_stages
+    members = {
         "name": pipeline.name,
         "stages": pipeline.num_stages,
         "batches": pipeline.batches,
         "devices": pipeline.num_devices,
         "routes": pipeline.routes,
-        "placement": list(pipeline.hosts[0]),
+        "placement": pipeline.hosts[0],
         "placement_name": (pipeline.placement or _DEFAULT) if named else None,
         "chunks": None if pipeline.model is not None else pipeline.chunks,
-        **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.TIME)),
-        "p2p_time": _whole_ticks(pipeline.p2p, ticks.per_unit),
-        **({} if back is None else {_BACK: _whole_ticks(back, ticks.per_unit)}),
-        **_in_ticks(pipeline, (cost for cost in _ALWAYS if cost.unit is Unit.MEMORY)),
-        "mem_limit": None if ticks.limits is None else list(ticks.limits),
+        **_costs(pipeline, Unit.TIME, optional=False),
+        "p2p_time": pipeline.p2p,
+        _BACK: pipeline.backward_p2p,
+        **_costs(pipeline, Unit.MEMORY, optional=False),
+        "mem_limit": pipeline.limits,
         "mem_limit_given": _limit_form(pipeline),
-        "rounded": list(pipeline.rounded),
-        **_in_ticks(pipeline, optional),
-        **_fraction_lists(pipeline),
-        **({"rounded_by": _rounded_by(pipeline)} if pipeline.rounded_by else {}),
+        "rounded": pipeline.rounded,
+        **_costs(pipeline, *Unit, optional=True),
+        **_factors(pipeline),
+        "device_speed": speeds if any(speed != 1 for speed in speeds) else None,
+        "rounded_by": pipeline.rounded_by or None,
         **{
             key: value
             for key, default in _DEFAULTS.items()
             if (value := getattr(pipeline, key)) != default
         },
-        **({"frozen": list(pipeline.frozen_stages)} if any(pipeline.frozen_stages) else {}),
-        **({} if pipeline.training is None else {"training": pipeline.training.in_file()}),
+        "frozen": list(frozen) if any(frozen) else None,
+        "training": pipeline.training and pipeline.training.in_file(),
     }
+    sizes = _Sizes(grid=pipeline.grid)
+    stated = {key: value for key, value in members.items() if value is not None or key in _NULL}
+    return write_object(stated, _forms(sizes))
 
 
-def _in_ticks(pipeline: Pipeline, costs: Iterable[Cost]) -> dict[str, Any]:
-    ticks = pipeline.ticks
-    per_unit = {Unit.TIME: ticks.per_unit, Unit.MEMORY: ticks.memory_per_unit}
+def _costs(pipeline: Pipeline, *units: Unit, optional: bool) -> dict[str, Any]:
+    """Costs of these units by their keys; of the optional ones, those that are stated."""
     return {
-        cost.name: _whole_ticks(pipeline.costs[cost.field], per_unit[cost.unit]) for cost in costs
+        cost.name: pipeline.costs[cost.field]
+        for cost in STAGE_COSTS
+        if cost.unit in units
+        and cost.optional == optional
+        and (not optional or cost.field in pipeline.stated_costs)
     }
 
 
-def _whole_ticks(values: Any, per_unit: int) -> Any:
-    """Whole ticks of a number, or of lists of them."""
-    if isinstance(values, tuple):
-        return [_whole_ticks(value, per_unit) for value in values]
-    return exact.whole(values * per_unit)
-
-
-def _fraction_lists(pipeline: Pipeline) -> dict[str, list[list[int]]]:
-    """Speeds of devices, if some are not 1, and factors of microbatches, if they are given."""
-    lists = {field: getattr(pipeline, field) for field in FACTORS}
-    if isinstance(pipeline.order, tuple):
-        position = sorted(range(pipeline.batches), key=pipeline.order.__getitem__)
-        lists |= {
-            key: [factors[index] for index in position]
-            for key, field in LISTED.items()
-            if (factors := lists[field]) is not None
-        }
-    if any(speed != 1 for speed in pipeline.device_speed):
-        lists["device_speed"] = pipeline.device_speed
-    return {
-        field: [list(number.as_integer_ratio()) for number in numbers]
-        for field, numbers in lists.items()
-        if numbers is not None
+def _factors(pipeline: Pipeline) -> dict[str, Any]:
+    """Factors of microbatches and slices, with a chosen order also those in the user's order."""
+    factors = {field: getattr(pipeline, field) for field in FACTORS}
+    if not isinstance(pipeline.order, tuple):
+        return factors
+    position = sorted(range(pipeline.batches), key=pipeline.order.__getitem__)
+    given = {key: factors[field] for key, field in LISTED.items()}
+    return factors | {
+        key: values and [values[index] for index in position] for key, values in given.items()
     }
-
-
-def _rounded_by(pipeline: Pipeline) -> dict[str, list[int]]:
-    return {field: list(change.as_integer_ratio()) for field, change in pipeline.rounded_by}
 
 
 def _limit_form(pipeline: Pipeline) -> str | None:
@@ -178,63 +247,42 @@ def pipeline_from_object(
     the user gave them (`limit_as_given`). Raises InputError if the object is no pipeline, or if the
     costs in the file are not those of the user's own form in the file.
     """
-    file = section(value, REQUIRED, OPTIONAL)
-    for key in ("stages", "batches", "devices"):
-        within(key, whole, file[key], 1, LARGEST_GRID)
-    within("routes", whole, file["routes"], 1, 2)
-    slices = file.get("slices")
-    if slices is not None:
-        within("slices", whole, slices, 1, LARGEST_GRID)
-    costs = {
-        cost.field: _fractions(
-            file, cost, memory_per_unit if cost.unit is Unit.MEMORY else per_unit
-        )
-        for cost in STAGE_COSTS
-        if not cost.optional or file.get(cost.name) is not None
-    }
+    file, grid = section(value, _REQUIRED, _KEYS), Grid(per_unit, memory_per_unit)
+    sizes = _Sizes(**dict(_counts(file)), grid=grid)
+    file = read_object(file, _forms(sizes), _REQUIRED)
     limits = file["mem_limit"]
-    if limits is not None:
-        limits = within("mem_limit", _ticks, limits, memory_per_unit, file["devices"])
-    as_given = limits if has_model else limit_as_given(file, limits)
-    known: dict[str, Any] = {key: file.get(key) for key in ("frozen", "training")}
-    known |= {key: file.get(key, default) for key, default in _DEFAULTS.items()}
-    per = dict.fromkeys(FACTORS, "batches") | {SLICE_TIMES: "slices"}
-    factors: dict[str, Any] = {
-        key: within(key, _read_fractions, file, key, per[key]) for key in FACTORS
-    }
+    costs = {cost.field: file[cost.name] for cost in STAGE_COSTS if cost.name in file}
     pipeline = Pipeline(
-        **_own_form(file, costs),
-        batches=file["batches"],
-        p2p=within("p2p_time", _read_p2p, file["p2p_time"], file, per_unit),
-        backward_p2p=within(_BACK, _read_p2p, file.get(_BACK), file, per_unit),
-        device_speed=within("device_speed", _read_fractions, file, "device_speed", "devices") or 1,
-        **factors,
-        mem_limit=as_given,
-        routes=file["routes"],
-        name=within("name", text, file.get("name", "")),
-        rounded=within("rounded", _rounded, file.get("rounded", [])),
-        rounded_by=within("rounded_by", _read_rounded_by, file.get("rounded_by", {})),
-        grid=Grid(per_unit, memory_per_unit),
-        **known,
+        **_own_form(file, costs, sizes),
+        p2p=file["p2p_time"],
+        backward_p2p=file.get(_BACK),
+        mem_limit=limits if has_model else limit_as_given(file, limits),
+        grid=grid,
+        **{key: file[key] for key in _FIELDS if key in file},
     )
     _check_same(pipeline, file, costs, limits)
-    if factors[SLICE_TIMES] not in (None, list(pipeline.slice_times or ())):
+    if file.get(SLICE_TIMES) not in (None, pipeline.slice_times):
         raise InputError("slice_times: are not factors of mean 1 with at most 4 decimals")
     within("order", _check_order, pipeline, file)
     return pipeline
+
+
+def _counts(file: Mapping[str, Any]) -> Iterator[tuple[str, int]]:
+    """The numbers of stages, microbatches, devices and slices."""
+    for key in _COUNTS:
+        if file.get(key) is not None:
+            yield key, within(key, _COUNT.read, file[key])
 
 
 def _check_order(pipeline: Pipeline, file: dict[str, Any]) -> None:
     """Check that the order makes the factors in the user's order those of the microbatches."""
     if Decisions.ORDER in pipeline.open_decisions:
         raise InputError("the microbatches differ, so a schedule has an order of them; list it")
-    listed = {
-        field: within(key, _read_fractions, file, key, "batches") for key, field in LISTED.items()
-    }
-    if listed == dict.fromkeys(LISTED.values()):
+    given = {field: file.get(key) for key, field in LISTED.items()}
+    if not any(given.values()):
         return
     order = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
-    for field, factors in listed.items():
+    for field, factors in given.items():
         ordered = factors and tuple(factors[position] for position in order)
         if ordered != getattr(pipeline, field):
             raise InputError(f"makes {field} of listed_{field} that are not those of the pipeline")
@@ -258,56 +306,23 @@ def check_searched_order(pipeline: Pipeline, value: dict[str, Any]) -> None:
         last[factors] = position
 
 
-def _fractions(file: dict[str, Any], cost: Cost, per_unit: int) -> tuple[Any, ...]:
-    """Numbers per stage; of a matrix, a row of them per stage."""
-    minimum = -MAX_TICKS if cost.minimum is None else cost.minimum
-    read = _list_or_matrix if cost.of_pairs else _ticks
-    stages = file["stages"]
-    return within(cost.name, read, file[cost.name], per_unit, stages, minimum)
-
-
-def _ticks(value: object, per_unit: int, count: int, minimum: int = 0) -> tuple[Any, ...]:
-    """A list of whole ticks as numbers."""
-    ticks = wholes(value, count, minimum, MAX_TICKS)
-    return tuple(Fraction(entry, per_unit) for entry in ticks)
-
-
-def _list_or_matrix(
-    value: Any, per_unit: int, count: int, minimum: int = 0, size: int = 0, each: str = ""
-) -> tuple[Any, ...]:
-    """A list of `count` numbers, or a matrix of `size` rows and columns (default: `count`)."""
-    if not (is_list(value) and any(map(is_list, value))):
-        return _ticks(value, per_unit, count, minimum)
-    size = size or count
-    if len(value) != size:
-        raise InputError(f"has {len(value)} rows; {size} are needed{each}")
-    return tuple(
-        within(f"row {index}", _ticks, row, per_unit, size, minimum)
-        for index, row in enumerate(value)
-    )
-
-
-def _own_form(file: dict[str, Any], costs: dict[str, tuple[Any, ...]]) -> dict[str, Any]:
+def _own_form(
+    file: Mapping[str, Any], costs: Mapping[str, tuple[Any, ...]], sizes: _Sizes
+) -> dict[str, Any]:
     """Restore stages, placement, chunks and costs as the user gave them."""
-    stages, slices = file["stages"], file.get("slices") or 1
+    stages = sizes.stages
     whole_costs = {
-        cost.field: times(costs[cost.field], slices if cost.per_microbatch else 1)
+        cost.field: times(costs[cost.field], sizes.slices if cost.per_microbatch else 1)
         for cost in STAGE_COSTS
         if cost.field in costs
     }
-    hosts = within("placement", wholes, file["placement"], stages, 0, file["devices"] - 1)
-    name, chunks = file.get("placement_name"), file.get("chunks")
+    hosts, name, chunks = file["placement"], file.get("placement_name"), file.get("chunks")
     if name is None:
         if chunks is not None:
             raise InputError("chunks: does not go with a placement list; set it to null")
         return {"stages": stages, "placement": hosts, **whole_costs}
-    if not isinstance(name, str) or name not in (_DEFAULT, *placement.NAMED):
-        known = ", ".join((*placement.NAMED, _DEFAULT))
-        raise InputError(f"placement_name: {abbreviated(name)} is unknown; use {known} or null")
     placement.explicit(hosts)
     first = dict(zip(reversed(hosts), range(stages - 1, -1, -1), strict=True))
-    if chunks is not None:
-        within("chunks", whole, chunks, 1, stages)
     cut = stages // len(first)
     shares = {
         cost.field: times(
@@ -327,70 +342,22 @@ def _of_first(values: tuple[Any, ...], first: dict[int, int]) -> tuple[Any, ...]
     return tuple(values[first[device]] for device in range(len(first)))
 
 
-def _read_p2p(value: object, file: dict[str, Any], per_unit: int) -> object:
-    """One number, one per boundary, or a matrix of devices."""
-    if value is None:
-        return None
-    if not isinstance(value, list):
-        return Fraction(whole(value, 0, MAX_TICKS), per_unit)
-    boundaries, devices = file["stages"] - 1, file["devices"]
-    return _list_or_matrix(value, per_unit, boundaries, 0, devices, ", one per device")
-
-
-def _read_fractions(file: dict[str, Any], key: str, per: str) -> list[Fraction] | None:
-    """A fraction [numerator, denominator] for each device, microbatch or slice (`per`)."""
-    value, count = file.get(key), file.get(per) or 1
-    if value is None:
-        return None
-    if not isinstance(value, list) or len(value) != count:
-        raise InputError(
-            f"{abbreviated(value)} is not a list of {count} fractions, one of each of {per}"
-        )
-    pairs = (
-        within(f"entry {index}", wholes, entry, 2, 1, MAX_TICKS)
-        for index, entry in enumerate(value)
-    )
-    return [Fraction(*pair) for pair in pairs]
-
-
-def limit_as_given(file: dict[str, Any], limits: tuple[Fraction, ...] | None) -> object:
-    """Limit in the form that the user gave, by the object of a pipeline; a list if it has none.
-
-    Raises InputError if the form is unknown.
-    """
+def limit_as_given(file: Mapping[str, Any], limits: tuple[Fraction, ...] | None) -> object:
+    """Limit in the form that the user gave, by the object of a pipeline; a list if it has none."""
     form = file.get("mem_limit_given")
     if form is None or limits is None:
         return limits
-    if form not in _LIMIT_FORMS:
-        raise InputError(
-            f"mem_limit_given: {abbreviated(form)} is unknown; use {', '.join(_LIMIT_FORMS)} or "
-            "null"
-        )
     return {LIMIT_1F1B: LIMIT_1F1B, "number": limits[0], "list": limits}[form]
-
-
-def _rounded(value: object) -> tuple[str, ...]:
-    if not isinstance(value, list) or any(field not in _NUMBERS for field in value):
-        raise InputError(f"{abbreviated(value)} is not a list of fields of the pipeline")
-    return tuple(value)
-
-
-def _read_rounded_by(value: object) -> tuple[tuple[str, Fraction], ...]:
-    changes = section(value, (), _NUMBERS)
-    return tuple(
-        (field, Fraction(*within(field, wholes, change, 2, 1, MAX_TICKS)))
-        for field, change in changes.items()
-    )
 
 
 def _check_same(
     pipeline: Pipeline,
-    file: dict[str, Any],
-    costs: dict[str, tuple[Any, ...]],
+    file: Mapping[str, Any],
+    costs: Mapping[str, tuple[Any, ...]],
     limits: tuple[Fraction, ...] | None,
 ) -> None:
     """Check that the restored form has the numbers of the file: other readers use those."""
-    if list(pipeline.hosts[0]) != file["placement"]:
+    if pipeline.hosts[0] != file["placement"]:
         raise InputError("placement: is not that of placement_name and chunks; set these to null")
     if pipeline.num_devices != file["devices"]:
         raise InputError(f"devices: is {file['devices']}, but placement has {pipeline.num_devices}")

@@ -53,6 +53,7 @@ that does not exist).
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -60,9 +61,10 @@ from typing import Any
 import numpy as np
 
 from ppopt.errors import InputError
-from ppopt.formats import model_json, origin_json, pipeline_json
+from ppopt.formats import json_forms, model_json, origin_json, pipeline_json
 from ppopt.formats.documents import finite_float, label, parse_json, read_text
-from ppopt.formats.fields import abbreviated, finite, section, text, whole, wholes, within
+from ppopt.formats.fields import abbreviated, section, whole, within
+from ppopt.formats.json_forms import FINITE, TEXT, Form, Forms, listed
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.costs import MAX_TICKS
@@ -92,9 +94,6 @@ _NUM_FIELDS = (6, 9, 10)
 _CODES = {record.name: code for code, record in enumerate(RECORDS)}
 KINDS = tuple(_CODES)
 """Names of all kinds in `ops`."""
-TOTALS = ("makespan", "device_span")
-LISTS = ("busy", "peak_memory")
-RATIOS = ("bubble_overhead", "bubble_rate")
 
 
 def schedule_to_object(schedule: Schedule) -> dict[str, Any]:
@@ -264,14 +263,15 @@ def schedule_from_object(
     columns = _operations(file["ops"], pipeline)
     if file["schema"] == 1:
         columns = _without_absent(columns, pipeline)
-    scale, memory_scale = _scales(pipeline, (unit, memory_unit))
+    scales = _scales(pipeline, (unit, memory_unit))
+    scale = scales[0]
     if scale > 1:
         latest = LARGEST_INT // scale
         start, end = (
             np.clip(column, -latest, latest) * scale for column in (columns.start, columns.end)
         )
         columns = replace(columns, start=start, end=end)
-    claimed = within("claims", _claims, file.get("claims", {}), pipeline, scale, memory_scale)
+    claimed = within("claims", _claims, file.get("claims", {}), pipeline, scales)
     return Schedule.from_columns(pipeline, *columns.columns, origin=origin), claimed
 
 
@@ -417,18 +417,27 @@ def _scales(pipeline: Pipeline, units: tuple[int, int]) -> list[int]:
     return scales
 
 
-def _claims(value: object, pipeline: Pipeline, scale: int, memory_scale: int) -> dict[str, Any]:
-    stated = section(value, (), (*TOTALS, *LISTS, *RATIOS, "objective"))
-    checked: dict[str, Any] = {}
-    for key, figure in stated.items():
-        own = memory_scale if key == "peak_memory" else scale
-        if key in TOTALS:
-            checked[key] = own * within(key, whole, figure, -LARGEST_INT, LARGEST_INT)
-        elif key in LISTS:
-            figures = within(key, wholes, figure, pipeline.num_devices, -LARGEST_INT, LARGEST_INT)
-            checked[key] = [own * entry for entry in figures]
-        elif key == "objective":
-            checked[key] = within(key, text, figure)
-        else:
-            checked[key] = float(within(key, finite, figure))
-    return checked
+def _claims(value: object, pipeline: Pipeline, scales: Sequence[int]) -> dict[str, Any]:
+    """The claims of a file, in ticks of the pipeline."""
+    forms = claim_forms(pipeline.num_devices, *scales)
+    figures = {
+        key: within(key, forms[key].read, figure)
+        for key, figure in section(value, (), forms).items()
+    }
+    return {key: list(each) if isinstance(each, tuple) else each for key, each in figures.items()}
+
+
+def claim_forms(devices: int | None = None, scale: int = 1, memory_scale: int = 1) -> Forms:
+    """The form of every claim by its key; the scales are ticks of the pipeline in one of a file."""
+
+    def ticks(of_file: int) -> Form:
+        number = json_forms.whole(-LARGEST_INT, LARGEST_INT)
+        return Form(lambda value: of_file * number.read(value), schema=number.schema)
+
+    return {
+        **dict.fromkeys(("makespan", "device_span"), ticks(scale)),
+        "busy": listed(ticks(scale), devices),
+        "peak_memory": listed(ticks(memory_scale), devices),
+        **dict.fromkeys(("bubble_overhead", "bubble_rate"), FINITE),
+        "objective": TEXT,
+    }

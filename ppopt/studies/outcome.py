@@ -285,7 +285,7 @@ def from_document(document: Mapping[str, Any], job: SolveJob, effort: StoredEffo
     value = None if schedule is None else objective_value(schedule, job.objective)
     bound = within("lower_bound", fraction, document["lower_bound"])
     _check(status, value, bound, job)
-    read_versions = within("versions", origin_json.versions_from_object, document["versions"])
+    read_versions = within("versions", origin_json.VERSIONS.read, document["versions"])
     return Result(
         pipeline=job.pipeline if schedule is None else schedule.pipeline,
         objective=job.objective,

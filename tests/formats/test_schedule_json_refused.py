@@ -106,7 +106,7 @@ BAD_VALUES = [
     (("origin", "hint"), HINT | {"value": "33"}, "origin: hint: value: '33' is not a finite"),
     (("origin", "hint"), HINT | {"gain": "0"}, "origin: hint: gain: '0' is not a finite number"),
     (("origin", "hint"), HINT | {"notes": "none"}, "origin: hint: notes: 'none' is not a list"),
-    (("origin", "hint"), HINT | {"peak_memory": [None]}, "origin: hint: peak_memory: None is not"),
+    (("origin", "hint"), HINT | {"peak_memory": [None]}, "hint: peak_memory: entry 0: None is not"),
     (("origin", "hint"), HINT | {"fits_limit": 1}, "origin: hint: fits_limit: 1 is neither true"),
     (("origin", "seed"), 1.5, "origin: seed: 1.5 is not a whole number"),
     (
