@@ -19,6 +19,7 @@ from ppopt.derivation.config_family import (
     expect_full_attention,
     feed_forward,
     grouped_attention,
+    late_window,
     latent_attention,
     layer_window,
     read_experts,
@@ -34,16 +35,12 @@ __all__ = ["FAMILIES", "mistral_window"]
 
 def mistral_window(keys: Keys, index: int) -> int | None:
     """A window over every layer, or over the last ones, unless it is switched off."""
-    sliding = index >= keys.count("max_window_layers", 0, minimum=0)
-    window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
-    return window if keys.switch("use_sliding_window", True) else None
+    return late_window(keys, index, 0, switched=True)
 
 
 def _qwen_window(keys: Keys, index: int) -> int | None:
     """A window over the last layers if it is switched on."""
-    sliding = index >= keys.count("max_window_layers", 28, minimum=0)
-    window = layer_window(keys, index, "sliding_attention" if sliding else "full_attention")
-    return window if keys.switch("use_sliding_window") else None
+    return late_window(keys, index, 28, switched=False)
 
 
 @register("LlamaForCausalLM", "MistralForCausalLM", types=("llama", "mistral"))
@@ -235,7 +232,7 @@ def _glm4(keys: Keys, index: int) -> Decoder:
 
 @register("Dots1ForCausalLM", types=("dots1",), ignored=DENSE_IGNORED)
 def _dots1(keys: Keys, index: int) -> Decoder:
-    window = layer_window(keys, index, "full_attention")
+    window = layer_window(keys, index, slides=False)
     attention = biased_attention(keys, normed=True, window=window)
     return Decoder(attention, shared_experts(keys, index, routing_bias=True))
 
@@ -312,7 +309,7 @@ def _exaone4(keys: Keys, index: int) -> Decoder:
         is_full = pattern[index % len(pattern)] == "G"
     else:
         is_full = not pattern or (index + 1) % keys.count("sliding_window_pattern") == 0
-    window = layer_window(keys, index, "full_attention" if is_full else "sliding_attention")
+    window = layer_window(keys, index, slides=not is_full)
     attention = grouped_attention(keys, normed=True, window=window)
     return Decoder(attention, feed_forward(keys))
 
@@ -340,7 +337,7 @@ def _step3(keys: Keys, index: int) -> Decoder:
 )
 def _gpt_oss(keys: Keys, index: int) -> Decoder:
     """Windows in every second layer, biases, and a score per head that attends to nothing."""
-    window = layer_window(keys, index, "full_attention" if index % 2 else "sliding_attention")
+    window = layer_window(keys, index, slides=index % 2 == 0)
     attention = biased_attention(keys, True, window=window, sinks=True)
     return Decoder(attention, _local_experts(keys, routing_bias=True, bias=True))
 
@@ -404,7 +401,7 @@ def _gemma(keys: Keys, _: int) -> Decoder:
 )
 def _gemma2(keys: Keys, index: int) -> Decoder:
     """Windows in every second layer; norms behind attention and feed-forward, too."""
-    window = layer_window(keys, index, "full_attention" if index % 2 else "sliding_attention")
+    window = layer_window(keys, index, slides=index % 2 == 0)
     return _gelu(keys, window, normed=False, norms=4)
 
 
@@ -426,9 +423,7 @@ def _gemma2(keys: Keys, index: int) -> Decoder:
 def _gemma3(keys: Keys, index: int) -> Decoder:
     """Windows but for every sixth layer; norms of heads."""
     pattern = keys.count("sliding_window_pattern", keys.count("_sliding_window_pattern", 6))
-    window = layer_window(
-        keys, index, "sliding_attention" if (index + 1) % pattern else "full_attention"
-    )
+    window = layer_window(keys, index, slides=(index + 1) % pattern > 0)
     return _gelu(keys, window, normed=True, norms=4)
 
 

@@ -90,14 +90,24 @@ def feed_forward(keys: Keys, *, bias: bool = False) -> FeedForward:
     return FeedForward(keys.count("intermediate_size"), bias)
 
 
-def layer_window(keys: Keys, index: int, default: str) -> int | None:
-    """The window of a layer whose kind is `default` unless the configuration lists the kinds."""
-    kind = keys.layer_kind(index, default)
+def layer_window(keys: Keys, index: int, *, slides: bool) -> int | None:
+    """The window of a layer that slides, unless the configuration lists the kinds of layers."""
+    kind = keys.layer_kind(index, "sliding_attention" if slides else "full_attention")
     window = keys.count("sliding_window", 0, minimum=0)
     if kind == "sliding_attention":
         return window or None
     expect_full_attention(kind)
     return None
+
+
+def late_window(keys: Keys, index: int, first: int, *, switched: bool) -> int | None:
+    """A window over the last layers, if it is switched on.
+
+    Unless the configuration says so, `first` is the first of them, and `switched` whether it is on.
+    """
+    slides = index >= keys.count("max_window_layers", first, minimum=0)
+    window = layer_window(keys, index, slides=slides)
+    return window if keys.switch("use_sliding_window", switched) else None
 
 
 def expect_full_attention(kind: str) -> None:

@@ -153,5 +153,5 @@ def _cohere(keys: Keys, _: int) -> Decoder:
 def _cohere2(keys: Keys, index: int) -> Decoder:
     """Command-R7B and Command A: windows but for every fourth layer."""
     is_full = (index + 1) % keys.count("sliding_window_pattern", 4) == 0
-    window = layer_window(keys, index, "full_attention" if is_full else "sliding_attention")
+    window = layer_window(keys, index, slides=not is_full)
     return Decoder(biased_attention(keys, window=window), feed_forward(keys), norms=1)

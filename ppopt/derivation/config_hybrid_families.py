@@ -180,7 +180,7 @@ def _mimo(keys: Keys, index: int) -> Decoder:
         value_width=keys.count(f"{prefix}v_head_dim"),
         bias=keys.switch("attention_bias"),
         sinks=keys.switch(f"add_{sinks}_attention_sink_bias", bool(prefix)),
-        window=layer_window(keys, index, kind),
+        window=layer_window(keys, index, slides=bool(is_window)),
     )
     if not keys.listed("moe_layer_freq", index):
         return Decoder(attention, feed_forward(keys))

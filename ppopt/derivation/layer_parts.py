@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
 
 from ppopt.derivation.architecture import Decoder, Experts, FeedForward
 from ppopt.derivation.attention import (
@@ -87,32 +86,21 @@ LOSS_REDUCTIONS = 3
 target, and the sum of exponentials (megatron/core/tensor_parallel/cross_entropy.py)."""
 
 
-class ScoreBytes(NamedTuple):
-    """Bytes per score that attention without FlashAttention reads, writes and stashes, in BF16."""
-
-    products: int
-    pointwise: int
-    products_back: int
-    pointwise_back: int
-    stashed: int
-
-
-SCORES = ScoreBytes(
-    products=2 + 2,  # F: they are written, and read for the product with values
-    pointwise=2 + 2,  # F: the softmax reads and writes
-    products_back=2 + 2 + 2 + 2,  # B: read for values, written, read for queries and for keys
-    pointwise_back=2 + 2 + 2,  # B: the softmax reads gradients and scores, and writes
-    stashed=2,
-)
 MASK = 1
 """Bytes of an element of a mask of dropout."""
-SCORES_WITH_DROPOUT = SCORES._replace(
-    pointwise=SCORES.pointwise + 2 + 2 + MASK,
-    pointwise_back=SCORES.pointwise_back + 2 + 2 + MASK,
-    stashed=SCORES.stashed + 2 + MASK,
+SOFTMAX = PassTraffic(2, 3, 2, 2, stashed=1)
+"""The softmax, per score: F reads and writes, B reads gradients and scores, and writes."""
+DROPOUT = 2 + MASK / ELEMENT
+"""Elements that dropout of a score reads and writes, with its mask."""
+SOFTMAX_AND_DROPOUT = SOFTMAX._replace(
+    forward=SOFTMAX.forward + DROPOUT,
+    backward=SOFTMAX.backward + DROPOUT,
+    stashed=SOFTMAX.stashed + 1 + MASK / ELEMENT,
 )
-
-
+SCORE_PRODUCTS = 2
+"""Times that F passes a score through memory for its products: it is written, and read for the
+product with values. B does so twice as often: it is read for values, written, and read for queries
+and for keys."""
 DISPATCHES = 2
 """Exchanges of tokens in F, and in B: dispatch and combine."""
 TOKENS = "tokens"
@@ -284,43 +272,14 @@ class Rank(RankProducts):
         flops = share * attention_flops(keys, attention.heads, attention.query, attention.value)
         scores = share * keys * attention.heads
         slower = UNALIGNED if attention.query % ALIGNED else 1
-        bytes_per_score = SCORES_WITH_DROPOUT if self.training.dropout else SCORES
-        forward = (
-            Kernel(
-                "scores and values",
-                KernelBound.PRODUCT,
-                flops,
-                bytes_per_score.products * scores,
-                2,
-                in_bf16=True,
-                slower=slower,
-            ),
-            Kernel(
-                "softmax and dropout", KernelBound.MEMORY, 0, bytes_per_score.pointwise * scores, 2
-            ),
+        passes = SOFTMAX_AND_DROPOUT if self.training.dropout else SOFTMAX
+        traffic = SCORE_PRODUCTS * ELEMENT * scores
+        forward = Kernel(
+            "scores and values", KernelBound.PRODUCT, flops, traffic, 2, in_bf16=True, slower=slower
         )
-        backward = (
-            Kernel(
-                *(
-                    "scores and values",
-                    KernelBound.PRODUCT,
-                    2 * flops,
-                    bytes_per_score.products_back * scores,
-                    4,
-                ),
-                in_bf16=True,
-                slower=slower,
-            ),
-            Kernel(
-                "softmax and dropout",
-                KernelBound.MEMORY,
-                0,
-                bytes_per_score.pointwise_back * scores,
-                2,
-            ),
-        )
-        stashed = bytes_per_score.stashed * scores
-        return LayerPart("attention", forward, backward, stashed_otherwise=stashed)
+        back = forward._replace(flops=2 * flops, traffic=2 * traffic, launches=4)
+        softmax = self._pointwise("softmax and dropout", passes, scores)
+        return LayerPart("attention", (forward,), (back,)) + softmax
 
     def _context(self, attention: Attention, forward: Kernel, back: Kernel) -> PerKind:
         """Exchange of context-parallel ranks."""
@@ -469,23 +428,14 @@ class Rank(RankProducts):
 
     def loss(self, vocabulary: int) -> LayerPart:
         """The loss over a rank's part of the vocabulary."""
-        training, passes = self.training, self.training.loss_costs.passes
+        training = self.training
         logits = self.tokens * vocabulary / training.tensor
-        forward = Kernel(
-            "loss", KernelBound.MEMORY, 0, passes.forward * logits, passes.forward_launches
-        )
-        back = Kernel(
-            "loss", KernelBound.MEMORY, 0, passes.backward * logits, passes.backward_launches
-        )
-        reduce = Collective(
-            "loss", Pattern.ALL_REDUCE, LOGIT * self.tokens, training.tensor_group,
-            LOSS_REDUCTIONS,
-        )  # fmt: skip
-        collectives = PerKind((reduce,)) if training.tensor > 1 else NO_COLLECTIVES
-        stashed = passes.stashed * logits
-        return LayerPart(
-            "loss", (forward,), (back,), collectives=collectives, stashed_otherwise=stashed
-        )
+        loss = self._pointwise("loss", training.loss_costs.passes, logits / ELEMENT)
+        if training.tensor == 1:
+            return loss
+        size, group = LOGIT * self.tokens, training.tensor_group
+        reduce = Collective("loss", Pattern.ALL_REDUCE, size, group, LOSS_REDUCTIONS)
+        return replace(loss, collectives=PerKind((reduce,)))
 
     def prediction(self, decoder: Decoder, hidden: int, vocabulary: int) -> list[LayerPart]:
         """A module that predicts a further token (DeepSeek-V3, arXiv 2412.19437, section 2.2).
