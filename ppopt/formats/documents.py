@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from decimal import Decimal
 from math import isfinite
 from pathlib import Path
@@ -121,3 +121,14 @@ def guarded(parse: Callable[[], object], text: str, where: str) -> object:
     except (ValueError, ArithmeticError):
         raise InputError(f"{where}: a number or a character code is out of range") from None
     return document
+
+
+def members(document: object) -> Iterator[tuple[str, Any]]:
+    """Keys of a parsed document with their values, at any depth."""
+    if isinstance(document, Mapping):
+        for key, value in document.items():
+            yield str(key), value
+            yield from members(value)
+    elif isinstance(document, list):
+        for entry in document:
+            yield from members(entry)

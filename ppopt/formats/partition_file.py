@@ -7,13 +7,12 @@ Megatron-LM, `--pipeline-model-parallel-layout "Et|tL"` or `--hybrid-layer-patte
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES
-from ppopt.formats.documents import label, read_text
+from ppopt.formats.documents import label, members, read_text
 
 KEYS = (
     "module_fqns_per_model_part",
@@ -39,7 +38,8 @@ def read_partition(path: Path) -> Any:
     text = read_text(path, LARGEST_FILE)
     parse = SUFFIXES.get(path.suffix.lower())
     if parse is not None:
-        partitions = list(_partitions(parse(text, where)))
+        stated = members(parse(text, where))
+        partitions = [value for key, value in stated if key in KEYS and value is not None]
     else:
         partitions = [match.strip("\"'") for match in _ARGUMENT.findall(text)]
     if len(partitions) != 1:
@@ -48,16 +48,3 @@ def read_partition(path: Path) -> Any:
         how_many = f"{len(partitions)} partitions" if partitions else "no partition"
         raise InputError(f"partition: {where} has {how_many}; give a file with one of {sought}")
     return partitions[0]
-
-
-def _partitions(document: object) -> Iterator[Any]:
-    """The values of the keys, at any depth."""
-    if isinstance(document, dict):
-        for key, value in document.items():
-            if key in KEYS and value is not None:
-                yield value
-            else:
-                yield from _partitions(value)
-    elif isinstance(document, list):
-        for entry in document:
-            yield from _partitions(entry)

@@ -15,29 +15,23 @@ or gives wrong gradients. So the writer and the reader check it with `ppopt.veri
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 from ppopt.errors import InputError
 from ppopt.formats import torch_csv
-from ppopt.formats.documents import label, read_text
-from ppopt.formats.loader_order import microbatch_numbers, read_beside
+from ppopt.formats.documents import label
+from ppopt.formats.fields import within
+from ppopt.formats.loader_order import microbatch_numbers
+from ppopt.formats.torch_csv import Order
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule import communication
-from ppopt.schedule.actions import OF_STAGE, POSTS, Action, ActionKind, ActionRow, Cell
+from ppopt.schedule.actions import POSTS, ActionRow
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier.posting import posting_faults
-
-_NUMBER = r"(0|[1-9][0-9]{0,7})"
-_POST = re.compile(f"{_NUMBER}({'|'.join(sorted(POSTS))}){_NUMBER}")
-_OF_STAGE = re.compile(f"{_NUMBER}({'|'.join(sorted(OF_STAGE))})")
 
 
 def communication_csv(schedule: Schedule) -> str:
@@ -61,68 +55,32 @@ def check(pipeline: Pipeline, rows: Sequence[ActionRow]) -> None:
         raise InputError(f"{faults[0]}{suffix}")
 
 
-class CommunicationOrder(NamedTuple):
-    """A communication order as read: its operations, and all its actions."""
+def read_communication_order(path: Path) -> Order:
+    """Read a file, and the order of microbatches next to it, as `torch_csv.read_actions` does.
 
-    order: torch_csv.Order
-    rows: tuple[ActionRow, ...]
-
-
-def read_communication_order(path: Path) -> CommunicationOrder:
-    """Read a file, and the order of microbatches next to it; see `parse_communication_order`."""
-    order = parse_communication_order(
-        read_text(path, torch_csv.LARGEST_FILE, encoding="utf-8"), label(path)
-    )
-    microbatches = read_beside(path, order.order.batches)
-    return order._replace(order=replace(order.order, microbatches=microbatches))
-
-
-def parse_communication_order(content: str, where: str) -> CommunicationOrder:
-    """Parse the text of a communication order.
-
-    Raises InputError, prefixed with `where` and naming rank and cell, if its operations are not one
-    complete order (`torch_csv.parse_order`), or if a cell is no action. Whether its posts are right
-    depends on the pipeline: `time_communication_order` checks them.
+    Raises InputError if it posts nothing. Whether its posts are right depends on the pipeline:
+    `time_communication_order` checks them.
     """
-    order = torch_csv.parse_order(content, where)
-    lines = content.removesuffix("\n").split("\n")
-    rows = []
-    for line, ops in zip(lines, order.rows, strict=True):
-        computed = iter(_operations(ops, order.overlapped))
-        rows.append(tuple(_read_row(line, computed)))
-    posts = any(action.kind in POSTS for row in rows for cell in row for action in cell)
-    if len(rows) > 1 and not posts:
+    return within(label(path), _with_posts, torch_csv.read_actions(path))
+
+
+def parse_communication_order(content: str, where: str) -> Order:
+    """Parse the text of a communication order; see `read_communication_order`."""
+    return within(where, _with_posts, torch_csv.parse_actions(content, where))
+
+
+def _with_posts(order: Order) -> Order:
+    posts = any(action.kind in POSTS for row in order.rows for cell in row for action in cell)
+    if len(order.rows) > 1 and not posts:
         raise InputError(
-            f"{where}: it posts no send and no receive; it is an order of operations alone: "
+            "it posts no send and no receive; it is an order of operations alone: "
             "use --from torch-csv"
         )
-    return CommunicationOrder(order, tuple(rows))
-
-
-def _operations(ops: Sequence[Op], overlapped: frozenset[Op]) -> Iterator[Cell]:
-    """The operations of a rank as cells."""
-    cell: list[Action] = []
-    for op in ops:
-        if cell and op not in overlapped:
-            yield tuple(cell)
-            cell = []
-        cell.append(Action(ActionKind[op.kind.name], op.stage, op.microbatch))
-    yield tuple(cell)
-
-
-def _read_row(line: str, computed: Iterator[Cell]) -> Iterator[Cell]:
-    """The cells of a line; those of operations, which `torch_csv` has read, from `computed`."""
-    for text in map(str.strip, line.split(",")):
-        if post := _POST.fullmatch(text):
-            yield (Action(ActionKind(post[2]), int(post[1]), int(post[3])),)
-        elif stage := _OF_STAGE.fullmatch(text):
-            yield (Action(ActionKind(stage[2]), int(stage[1])),)
-        elif text:
-            yield next(computed)
+    return order
 
 
 def time_communication_order(
-    order: CommunicationOrder,
+    order: Order,
     settings: Mapping[str, object],
     objective: Objective = Objective.MAKESPAN,
 ) -> Schedule:
@@ -131,7 +89,7 @@ def time_communication_order(
     Its links are streams. Raises InputError if it breaks a rule of `ppopt.verifier.posting`.
     """
     fields = {"link_mode": LinkMode.STREAMS, **settings}
-    pipeline = torch_csv.pipeline_of_order(order.order, fields)
+    pipeline = torch_csv.pipeline_of_order(order, fields)
     if not pipeline.streams:
         raise InputError("link_mode: delay has no order of transfers; leave it out")
     rows = communication.without_empty_backwards(pipeline, order.rows)

@@ -27,12 +27,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
-
-import numpy as np
 
 from ppopt.errors import DeadlockError, InputError, NotApplicableError
 from ppopt.formats.config import pipeline_of
@@ -48,8 +46,14 @@ from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import ArgumentClass, handled, refuse_unhandled
 from ppopt.schedule import communication, timing
-from ppopt.schedule.actions import Action, ActionKind, Cell
-from ppopt.schedule.orders import Orders
+from ppopt.schedule.actions import (
+    OF_STAGE,
+    OPERATIONS,
+    Action,
+    ActionKind,
+    ActionRow,
+    Cell,
+)
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.schedule import Schedule
 from ppopt.verifier import verify
@@ -57,9 +61,13 @@ from ppopt.verifier.measured_steps import planned
 
 LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""
-_LETTERS = {ActionKind[kind.name]: letter for kind, letter in LETTERS.items()}
 KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """Kind of operation of every letter of PyTorch."""
+_WORDS = {kind: kind.value for kind in ActionKind} | {
+    ActionKind[kind.name]: letter for kind, letter in LETTERS.items()
+}
+"""PyTorch's word of every kind of action."""
+_KINDS = {word: kind for kind, word in _WORDS.items()}
 LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
 MAX_CELLS = 2**21
@@ -69,10 +77,9 @@ HANDLES = handled(ArgumentClass.EVERY_OPERATION)
 LISTED = 16
 """Maximum number of ranks or stages that a message lists."""
 _NUMBER = r"(0|[1-9][0-9]{0,7})"
-_OP = re.compile(rf"{_NUMBER}([FIBW]){_NUMBER}")
+_OF_STAGE = re.compile(rf"{_NUMBER}({'|'.join(sorted(OF_STAGE))})")
+_OF_MICROBATCH = re.compile(rf"{_NUMBER}({'|'.join(sorted(_KINDS.keys() - OF_STAGE))}){_NUMBER}")
 _OVERLAP = re.compile(r"\(([^;()]*);([^;()]*)\)OVERLAP_F_B")
-_COMMUNICATION = re.compile(rf"{_NUMBER}(UNSHARD|RESHARD|REDUCE_GRAD|(SEND|RECV)_[FB]{_NUMBER})")
-"""Actions other than computation; they are skipped."""
 
 
 def order_csv(schedule: Schedule) -> str:
@@ -94,12 +101,13 @@ def order_csv(schedule: Schedule) -> str:
 def written(rows: Sequence[Sequence[Cell]], numbers: Mapping[int, int]) -> str:
     """The text of rows of operations and of communication, with PyTorch's microbatch numbers."""
 
-    def word(action: Action) -> str:
-        number = "" if action.microbatch is None else numbers[action.microbatch]
-        return f"{action.stage}{_LETTERS.get(action.kind, action.kind.value)}{number}"
+    def renumbered(action: Action) -> Action:
+        if action.microbatch is None:
+            return action
+        return action._replace(microbatch=numbers[action.microbatch])
 
     def written_cell(cell: Cell) -> str:
-        both = ";".join(map(word, cell))
+        both = ";".join(_name(renumbered(action)) for action in cell)
         return both if len(cell) == 1 else f"({both})OVERLAP_F_B"
 
     return "".join(",".join(map(written_cell, row)) + "\n" for row in rows)
@@ -129,42 +137,51 @@ def check_planned(schedule: Schedule, form: str) -> None:
 
 @dataclass(frozen=True)
 class Order:
-    """A compute order without times: complete and well-formed, though it may still deadlock."""
+    """An order without times: complete and well-formed, though it may still deadlock."""
 
-    rows: tuple[tuple[Op, ...], ...]
-    """Operations of every rank (device) in execution order."""
+    rows: tuple[ActionRow, ...]
+    """Actions of every rank (device) in execution order."""
     placement: tuple[int, ...]
     """Device of every stage."""
     batches: int
     """Microbatches."""
-    overlapped: frozenset[Op] = frozenset()
-    """Backwards that form an overlapped pair with the forward before them."""
     microbatches: tuple[int, ...] | None = None
     """Microbatch of the user's list that is number j, by j; None: number j."""
-
-    def codes(self, pipeline: Pipeline) -> Orders:
-        """Encode the order as operation numbers (see `ppopt.schedule.orders.Orders`)."""
-
-        def encode(op: Op) -> int:
-            code: int = pipeline.code(*op)
-            return ~code if op in self.overlapped else code
-
-        return [np.array([encode(op) for op in row], dtype=np.int64) for row in self.rows]
 
 
 def read_order(path: Path) -> Order:
     """Read a file, and the order of microbatches next to it; see `parse_order`."""
-    order = parse_order(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
+    return _read(path, parse_order)
+
+
+def read_actions(path: Path) -> Order:
+    """Read a file, and the order of microbatches next to it; see `parse_actions`."""
+    return _read(path, parse_actions)
+
+
+def _read(path: Path, parse: Callable[[str, str], Order]) -> Order:
+    order = parse(read_text(path, LARGEST_FILE, encoding="utf-8"), label(path))
     return replace(order, microbatches=read_beside(path, order.batches))
 
 
 def parse_order(content: str, where: str) -> Order:
-    """Parse the text of an order.
+    """Parse the text of a compute order: `parse_actions` without communication."""
+    order = parse_actions(content, where)
+    return replace(order, rows=tuple(map(_computations, order.rows)))
 
-    Raises InputError, beginning with `where` and naming rank and cell, unless the text is one
-    complete order in which every stage sits on one rank.
+
+def parse_actions(content: str, where: str) -> Order:
+    """Parse the text of an order with all of its actions.
+
+    Raises InputError, beginning with `where` and naming rank and cell, unless the operations are
+    one complete order in which every stage sits on one rank.
     """
     return within(where, _order, content)
+
+
+def _computations(row: ActionRow) -> ActionRow:
+    """The cells of a row that have operations."""
+    return tuple(cell for cell in row if cell[0].kind in OPERATIONS)
 
 
 def schedule(
@@ -180,9 +197,10 @@ def schedule(
     pipeline = pipeline_of_order(order, settings)
     origin = Origin(strategy="torch-csv", objective=objective, status="feasible")
     try:
-        return timing.schedule(pipeline, order.codes(pipeline), objective, origin)
+        orders = communication.orders_of(pipeline, order.rows)
+        return timing.schedule(pipeline, orders, objective, origin)
     except DeadlockError as error:
-        raise DeadlockError(error.cycle, _name) from None
+        raise DeadlockError(error.cycle, _name_of_operation) from None
 
 
 def _order(content: str) -> Order:
@@ -195,86 +213,92 @@ def _order(content: str) -> Order:
         raise InputError(f"{num_cells} cells are above {MAX_CELLS}, the most that are read")
     lines = content.split("\n")
     cells = [within(f"rank {rank}", _row, line) for rank, line in enumerate(lines)]
-    cells = _renumber_last_stage(_translate_older_dialect(cells))
-    rows = [[op for cell in row for op in cell] for row in cells]
+    cells = _renamed(cells, _of_older_dialect(_operations(cells)))
+    cells = _renamed(cells, _renumbered_last_stage(_operations(cells)))
+    rows = _operations(cells)
     batches = _check_numbers(rows)
     _check_complete(rows)
     hosts = _placement(rows)
     _check_losses(rows[hosts[-1]], len(hosts) - 1)
-    overlapped = frozenset(op for row in cells for cell in row for op in cell[1:])
-    return Order(tuple(map(tuple, rows)), hosts, batches, overlapped)
+    return Order(tuple(cells), hosts, batches)
 
 
-def _row(line: str) -> list[tuple[Op, ...]]:
+def _row(line: str) -> ActionRow:
     if not line.strip():
         raise InputError("the line is blank; give every rank its operations, and no blank lines")
     cells = []
-    for index, cell in enumerate(line.split(",")):
+    for index, text in enumerate(line.split(",")):
         try:
-            cells.append(_cell(cell.strip()))
+            cells.append(_cell(text.strip()))
         except InputError as error:
             raise InputError(f"cell {index}: {error}") from None
-    if not any(cells):
+    row = tuple(filter(None, cells))
+    if not _computations(row):
         raise InputError("runs nothing; every rank needs a stage")
-    return cells
+    return row
 
 
-def _cell(text: str) -> tuple[Op, ...]:
-    """Parse the operations of a cell: none, one, or an overlapped pair."""
-    if not text or _COMMUNICATION.fullmatch(text):
-        return ()
+def _cell(text: str) -> Cell:
+    """Parse a cell: nothing, one action, or an overlapped pair."""
     if overlap := _OVERLAP.fullmatch(text):
-        forward, backward = (_op(part.strip()) for part in overlap.groups())
-        if forward.kind is not OpKind.F or backward.kind not in (OpKind.B, OpKind.BW):
+        forward, backward = (_action(part.strip()) for part in overlap.groups())
+        backwards = (ActionKind.B, ActionKind.BW)
+        if forward.kind is not ActionKind.F or backward.kind not in backwards:
             raise InputError(f"{abbreviated(text)}: an overlap is of a forward and then a backward")
         return forward, backward
-    return (_op(text),)
+    return (_action(text),) if text else ()
 
 
-def _op(text: str) -> Op:
-    match = _OP.fullmatch(text)
+def _action(text: str) -> Action:
+    if of_stage := _OF_STAGE.fullmatch(text):
+        return Action(ActionKind(of_stage[2]), int(of_stage[1]))
+    match = _OF_MICROBATCH.fullmatch(text)
     if match is None:
         raise InputError(
             f"{abbreviated(text)} is no operation; write <stage><F|I|W|B><microbatch>, such as 0F3"
         )
-    return Op(KINDS[match[2]], int(match[1]), int(match[3]))
+    return Action(_KINDS[match[2]], int(match[1]), int(match[3]))
 
 
-def _translate_older_dialect(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
-    """Turn B into I where its stage and microbatch has a W but no I."""
-    seen = {op for row in rows for cell in row for op in cell}
-    translation = {
-        op._replace(kind=OpKind.BW): op._replace(kind=OpKind.B)
-        for op in seen
-        if op.kind is OpKind.W and op._replace(kind=OpKind.B) not in seen
-    }
-    return _renamed(rows, translation)
+def _operations(rows: Iterable[ActionRow]) -> list[list[Any]]:
+    """The operations of every rank, in order."""
+    return [[action for cell in _computations(row) for action in cell] for row in rows]
 
 
-def _renamed(
-    rows: list[list[tuple[Op, ...]]], names: Mapping[Op, Op]
-) -> list[list[tuple[Op, ...]]]:
+def _renamed(rows: Iterable[ActionRow], names: Mapping[Action, Action]) -> list[ActionRow]:
     """The rows with other operations in place of some."""
-    return [[tuple(names.get(op, op) for op in cell) for cell in row] for row in rows]
+    return [
+        tuple(tuple(names.get(action, action) for action in cell) for cell in row) for row in rows
+    ]
 
 
-def _renumber_last_stage(rows: list[list[tuple[Op, ...]]]) -> list[list[tuple[Op, ...]]]:
-    """Number the last stage's forwards from 0 if they alone are numbered 1 to M.
+def _of_older_dialect(rows: Sequence[Sequence[Action]]) -> dict[Action, Action]:
+    """B -> I where its stage and microbatch has a W but no I."""
+    seen = {op for row in rows for op in row}
+    return {
+        op._replace(kind=ActionKind.BW): op._replace(kind=ActionKind.B)
+        for op in seen
+        if op.kind is ActionKind.W and op._replace(kind=ActionKind.B) not in seen
+    }
+
+
+def _renumbered_last_stage(rows: Sequence[Sequence[Any]]) -> dict[Action, Action]:
+    """The last stage's forwards, numbered from 0, if they alone are numbered 1 to M.
 
     `Schedule1F1B._get_pipeline_order` increments its forward counter before it writes the forward.
     That is wrong on the last rank only, which has no warm-up forwards (torch 2.13, schedules.py).
     """
-    ops = [op for row in rows for cell in row for op in cell]
-    last = max((op.stage for op in ops), default=0)
-    forwards = [op for op in ops if op.kind is OpKind.F and op.stage == last]
+    ops = [op for row in rows for op in row]
+    last = max(op.stage for op in ops)
+    forwards = [op for op in ops if op.kind is ActionKind.F and op.stage == last]
     remaining = set(ops).difference(forwards)
     batches = 1 + max((op.microbatch for op in remaining), default=-1)
     if len(forwards) != batches or any(op.microbatch != n for n, op in enumerate(forwards, 1)):
-        return rows
-    return _renamed(rows, {op: op._replace(microbatch=op.microbatch - 1) for op in forwards})
+        return {}
+    return {op: op._replace(microbatch=op.microbatch - 1) for op in forwards}
 
 
-def _check_numbers(rows: list[list[Op]]) -> int:
+def _check_numbers(rows: Sequence[Sequence[Any]]) -> int:
     """Check that stages and microbatches are numbered 0, 1, ...; return the microbatch count."""
     counts = []
     for what in ("stage", "microbatch"):
@@ -290,7 +314,11 @@ def _check_numbers(rows: list[list[Op]]) -> int:
     return counts[1]
 
 
-def _check_complete(rows: list[list[Op]]) -> None:
+_COMPLETE = ({ActionKind.F, ActionKind.BW}, {ActionKind.F, ActionKind.B, ActionKind.W})
+"""Kinds of the operations of a stage and a microbatch."""
+
+
+def _check_complete(rows: Sequence[Sequence[Any]]) -> None:
     """Check that every stage runs F and either B or I and W once for every microbatch."""
     count = Counter(op for row in rows for op in row)
     stages = {op.stage for op in count}
@@ -302,26 +330,34 @@ def _check_complete(rows: list[list[Op]]) -> None:
             )
     for stage in sorted(stages):
         for microbatch in sorted(microbatches):
-            ops = {kind for kind in OpKind if Op(kind, stage, microbatch) in count}
-            if ops not in ({OpKind.F, OpKind.BW}, {OpKind.F, OpKind.B, OpKind.W}):
-                letters = " ".join(LETTERS[kind] for kind in sorted(ops)) or "nothing"
+            ops = [kind for kind in _WORDS if Action(kind, stage, microbatch) in count]
+            if set(ops) not in (
+                {ActionKind.F, ActionKind.BW},
+                {ActionKind.F, ActionKind.B, ActionKind.W},
+            ):
+                letters = " ".join(_WORDS[kind] for kind in ops) or "nothing"
                 raise InputError(
                     f"stage {stage} runs {letters} for microbatch {microbatch}; "
                     "each needs one F and either one B or one I and one W"
                 )
 
 
-def _name(op: Op) -> str:
-    return f"{op.stage}{LETTERS[op.kind]}{op.microbatch}"
+def _name(action: Action) -> str:
+    number = "" if action.microbatch is None else action.microbatch
+    return f"{action.stage}{_WORDS[action.kind]}{number}"
 
 
-def _describe_ranks(rows: list[list[Op]], op: Op) -> str:
+def _name_of_operation(op: Op) -> str:
+    return _name(Action(ActionKind[op.kind.name], op.stage, op.microbatch))
+
+
+def _describe_ranks(rows: Sequence[Sequence[Any]], op: Action) -> str:
     ranks = sorted({rank for rank, row in enumerate(rows) if op in row})
     suffix = ", .." if len(ranks) > LISTED else ""
     return f" (rank {', '.join(map(str, ranks[:LISTED]))}{suffix})"
 
 
-def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
+def _placement(rows: Sequence[Sequence[Any]]) -> tuple[int, ...]:
     host: dict[int, int] = {}
     for rank, row in enumerate(rows):
         for op in row:
@@ -333,8 +369,8 @@ def _placement(rows: list[list[Op]]) -> tuple[int, ...]:
     return tuple(host[stage] for stage in range(len(host)))
 
 
-def _check_losses(row: list[Op], last: int) -> None:
-    forwards = [op.microbatch for op in row if op.kind is OpKind.F and op.stage == last]
+def _check_losses(row: Sequence[Action], last: int) -> None:
+    forwards = [op.microbatch for op in row if op.kind is ActionKind.F and op.stage == last]
     for index, microbatch in enumerate(forwards):
         if index != microbatch:
             raise InputError(

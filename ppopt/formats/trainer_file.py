@@ -18,7 +18,7 @@ from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats.config import SUFFIXES
-from ppopt.formats.documents import label, read_text
+from ppopt.formats.documents import label, members, read_text
 from ppopt.formats.partition_file import LARGEST_FILE, TEXTS, read_partition
 from ppopt.problem import layout, placement
 
@@ -175,7 +175,7 @@ def _read(path: Path) -> dict[str, Any]:
     """The keys of a file that are known here; the last one of a name counts."""
     text = read_text(path, LARGEST_FILE)
     parse = SUFFIXES.get(path.suffix.lower())
-    pairs = _arguments(text) if parse is None else _pairs(parse(text, label(path)))
+    pairs = _arguments(text) if parse is None else members(parse(text, label(path)))
     return {key: value for key, value in pairs if key in _KEYS}
 
 
@@ -191,17 +191,6 @@ def _arguments(text: str) -> Iterator[tuple[str, Any]]:
             yield name, " ".join(filter(None, values)) or True
         name, _, value = part[2:].replace("-", "_").partition("=")
         values = [part.partition("=")[2]] if value else []
-
-
-def _pairs(document: object) -> Iterator[tuple[str, Any]]:
-    """Keys with their values, at any depth."""
-    if isinstance(document, Mapping):
-        for key, value in document.items():
-            yield str(key), value
-            yield from _pairs(value)
-    elif isinstance(document, list):
-        for entry in document:
-            yield from _pairs(entry)
 
 
 READERS: Mapping[str, Callable[[Path], Any]] = {
