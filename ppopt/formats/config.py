@@ -3,25 +3,31 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import date
 from decimal import Decimal
+from functools import cache, partial
 from pathlib import Path
 from typing import Any
 
 from ppopt.errors import Faults, InputError
 from ppopt.formats.documents import label, parse_json, parse_toml, read_text
-from ppopt.formats.fields import abbreviated, flag, text, unknown_key, within
-from ppopt.formats.layer_table import parse_csv
-from ppopt.formats.value_forms import (
+from ppopt.formats.fields import abbreviated, text, unknown_key, within
+from ppopt.formats.json_forms import (
     DRAFT,
+    FLAG,
+    Form,
     Schema,
-    checked,
+    alternative,
+    any_of,
     list_schema,
+    listed,
+    mapping,
     object_schema,
     or_null,
-    schemas,
 )
+from ppopt.formats.layer_table import parse_csv
 from ppopt.formats.yaml_text import parse_yaml
 from ppopt.problem import exact, link, modules
 from ppopt.problem.backward_memory import RecomputeUnit
@@ -115,7 +121,7 @@ def canonical(document: Mapping[str, object]) -> dict[str, Any]:
             keys[setting.field] = key
             if value is not None:
                 target = about if setting.scope is SettingScope.ABOUT else settings
-                target[setting.field] = within(key, _checked, value, setting)
+                target[setting.field] = within(key, _form(setting).read, value)
     faults.check()
     return settings | ({"about": about} if about else {})
 
@@ -200,27 +206,27 @@ def missing(name: str) -> str:
     return f"{name}: missing; give --{name} {example}, or `{name}: {example}` in the config"
 
 
-def _whole(value: object, setting: Setting) -> int:
+def _whole(value: object, minimum: int | None) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise InputError(f"{abbreviated(value)} is not a whole number")
     if value.bit_length() > 31:
         raise InputError("the number is out of range (at most 2^31)")
-    if setting.minimum is not None and value < setting.minimum:
-        raise InputError(f"{value} is below {setting.minimum}")
+    if minimum is not None and value < minimum:
+        raise InputError(f"{value} is below {minimum}")
     return value
 
 
-def _line(value: object, _: Setting) -> str:
+def _line(value: object) -> str:
     if _CONTROL.search(text(value)):
         raise InputError(f"{abbreviated(value)} holds a control character; write one line of text")
     return text(value)
 
 
-def _date(value: object, setting: Setting) -> str:
-    return value.isoformat() if isinstance(value, date) else _line(value, setting)
+def _date(value: object) -> str:
+    return value.isoformat() if isinstance(value, date) else _line(value)
 
 
-def _count(value: object, _: Setting) -> object:
+def _count(value: object) -> object:
     """Check that a value may be a number, or text of one; `ppopt.problem.exact` reads it."""
     if isinstance(value, bool) or not isinstance(value, int | float | str | Decimal):
         raise InputError(f"{abbreviated(value)} is not a number")
@@ -229,26 +235,20 @@ def _count(value: object, _: Setting) -> object:
     return value
 
 
-def _number(value: object, setting: Setting) -> object:
+def _number(value: object) -> object:
     """Check that a value may be a time or an amount of memory."""
     if isinstance(value, int) and abs(value) > exact.LARGEST:
         raise InputError("the number is too large; use a larger unit (at most 10^12)")
-    return _count(value, setting)
+    return _count(value)
 
 
-def _partition(value: object, setting: Setting) -> object:
-    """Check counts, names per stage, or the text of a rule, layout or pattern."""
-    is_of_names = isinstance(value, list) and any(isinstance(entry, list) for entry in value)
-    return _in_form("line|[line|[line]]" if is_of_names else "line|[whole]", value, setting)
-
-
-def _limit(value: object, setting: Setting) -> object:
+def _limit(value: object) -> object:
     if value is True or (isinstance(value, str) and value.strip().lower() == LIMIT_1F1B):
         return LIMIT_1F1B
-    return _number(value, setting)
+    return _number(value)
 
 
-def _layers(value: object, _: Setting) -> list[dict[str, Any]]:
+def _layers(value: object) -> list[dict[str, Any]]:
     """Check a list of layers, each a mapping of its settings; name these as in Python."""
     if not isinstance(value, list):
         raise InputError(
@@ -272,32 +272,29 @@ def _layer(value: object) -> dict[str, Any]:
         if setting.field in settings:
             raise InputError(f"{key}: {setting.name} is given twice; keep one")
         if entry is not None:
-            settings[setting.field] = within(str(key), _checked, entry, setting)
+            settings[setting.field] = within(str(key), _form(setting).read, entry)
     return flat(settings)
 
 
-def _phases(value: object, setting: Setting) -> object:
-    def check(number: object, name: str) -> object:
-        return within(name, _number, number, setting)
-
-    return Phases.read(value).each(check).in_file
+def _named_number(number: object, name: str) -> object:
+    return within(name, _number, number)
 
 
-def _modules(value: object, setting: Setting) -> object:
+def _phases(value: object) -> object:
+    return Phases.read(value).each(_named_number).in_file
+
+
+def _modules(value: object) -> object:
     """Check the numbers of modules, each a mapping of its keys."""
-
-    def check(number: object, name: str) -> object:
-        return within(name, _number, number, setting)
-
     documents = [module.in_file for module in modules.read(value)]
     for document in documents:
         for key in (*modules.TIMES, *modules.MEMORY):
             if document.get(key) is not None:
-                check(document[key], key)
+                _named_number(document[key], key)
     return documents
 
 
-def _link(value: object, _: Setting) -> object:
+def _link(value: object) -> object:
     if not isinstance(value, dict | str):
         raise InputError(
             f"{abbreviated(value)} is no link; write {{latency: 10us, bandwidth: 50GB/s}}"
@@ -305,74 +302,104 @@ def _link(value: object, _: Setting) -> object:
     return link.checked(value)
 
 
-def _choice(value: object, setting: Setting) -> str:
-    if value not in setting.choices:
-        *choices, last = map(str, setting.choices)
+def _choice(value: object, known: Sequence[str | int]) -> str:
+    if value not in known:
+        *choices, last = map(str, known)
         raise InputError(f"{abbreviated(value)} is unknown; use {', '.join(choices)} or {last}")
     return str(value)
 
 
-def _seconds(value: object, setting: Setting) -> float:
-    seconds = float(exact.read(_number(value, setting), "seconds").value)
+def _seconds(value: object) -> float:
+    seconds = float(exact.read(_number(value), "seconds").value)
     if seconds <= 0:
         raise InputError(f"{abbreviated(value)} is not above 0, or below 10^-6; give seconds")
     return seconds
 
 
-def _files(value: object, setting: Setting) -> list[str]:
-    names = [_line(name, setting) for name in (value if isinstance(value, list) else [value])]
+def _files(value: object) -> list[str]:
+    names = [_line(name) for name in (value if isinstance(value, list) else [value])]
     if not all(names):
         raise InputError("a file name is empty")
     return names
 
 
-_FORMS: Mapping[Shape, str] = {
-    Shape.STAGES: "number|[number]",
-    Shape.PER_DEVICE: "number|[number]",
-    Shape.DEVICES: "limit|[number]",
-    Shape.PAIRS: "number|[number|[number]]",
-    Shape.LINKS: "number|[number|[number]]",
-    Shape.WORKSPACE: "number|{number}",
-    Shape.RECOMPUTE: "flag|{number}|[line]",
-    Shape.OFFLOAD: "flag|{number}|[line]",
-    Shape.NAMES: "line|[line]",
-    Shape.PLACEMENT: "placement|[whole]",
-    Shape.SWITCHES: "flag|[flag]",
+_INTEGER: Schema = {"type": "integer"}
+_POSITIVE: Schema = {"type": "integer", "minimum": 1}
+_LINE = Form(_line, schema={"type": "string"})
+_list = partial(listed, make=list)
+_LINES = _list(_LINE)
+_TRAINING: Schema = {
+    **dict.fromkeys(TrainingSizes._fields, or_null(_POSITIVE)),
+    **dict.fromkeys(TEXTS, or_null(_LINES.schema)),
 }
-"""Forms of values (`ppopt.formats.value_forms`); other shapes are scalars of their own names."""
-_CHECKS: Mapping[str, Callable[[object, Setting], object]] = {
-    "whole": _whole,
-    "seconds": _seconds,
-    "number": _number,
-    "count": _count,
-    "limit": _limit,
-    "flag": lambda value, _: flag(value),
-    "line": _line,
-    "date": _date,
-    "choice": _choice,
-    "placement": _line,
-    "partition": _partition,
-    "lengths": lambda value, _: value,
-    "files": _files,
-    "link": _link,
-    "layers": _layers,
-    "modules": _modules,
-    "phases": _phases,
-    "training": lambda value, _: read_training(value).in_file(),
-}
-"""Check of every scalar: returns the value as `read_config` gives it, or raises InputError."""
 
 
-def _form(shape: Shape) -> str:
-    return _FORMS.get(shape, shape.name.lower())
+@cache
+def _form(setting: Setting) -> Form:
+    """The form of the values of a setting: their check and their schema; numbers may be text."""
+    if setting.shape is Shape.LAYERS:
+        return Form(_layers, schema=list_schema(_layer_schema()))
+    form, choices = _forms(setting)[setting.shape], {"enum": list(setting.choices)}
+    return (
+        replace(form, schema=choices)
+        if setting.choices and setting.shape is not Shape.PLACEMENT
+        else form
+    )
 
 
-def _checked(value: object, setting: Setting) -> object:
-    return _in_form(_form(setting.shape), value, setting)
+def _forms(setting: Setting) -> Mapping[Shape, Form]:
+    """The form of every shape, if a setting has it."""
+    minimum = {} if setting.minimum is None else {"minimum": setting.minimum}
+    whole = Form(partial(_whole, minimum=setting.minimum), schema=_INTEGER | minimum)
+    number = Form(_number, schema=any_of({"type": "number"} | minimum, _LINE.schema))
+    numbers = alternative(number, _list(number))
+    matrix = alternative(number, _list(numbers))
+    flag_or_parts = alternative(FLAG, _LINES, mapping(number))
+    return {
+        Shape.WHOLE: whole,
+        Shape.SECONDS: Form(
+            _seconds, schema=any_of({"type": "number", "exclusiveMinimum": 0}, _LINE.schema)
+        ),
+        Shape.NUMBER: number,
+        Shape.COUNT: replace(number, read=_count),
+        **dict.fromkeys((Shape.STAGES, Shape.PER_DEVICE), numbers),
+        **dict.fromkeys((Shape.PAIRS, Shape.LINKS), matrix),
+        Shape.DEVICES: alternative(
+            Form(_limit, schema=any_of({"const": True}, number.schema)), _list(number)
+        ),
+        Shape.WORKSPACE: alternative(number, mappings=mapping(number)),
+        **dict.fromkeys((Shape.RECOMPUTE, Shape.OFFLOAD), flag_or_parts),
+        Shape.NAMES: alternative(_LINE, _LINES),
+        Shape.PLACEMENT: alternative(
+            Form(_line, schema={"enum": list(setting.choices)}), _list(whole)
+        ),
+        Shape.PARTITION: _partition(whole),
+        Shape.LENGTHS: Form(schema=list_schema(_POSITIVE, list_schema(_INTEGER))),
+        Shape.CHOICE: Form(partial(_choice, known=setting.choices)),
+        Shape.FLAG: FLAG,
+        Shape.SWITCHES: alternative(FLAG, _list(FLAG)),
+        Shape.FILES: Form(_files, schema=any_of(_LINE.schema, _LINES.schema)),
+        Shape.LINK: Form(_link, schema=any_of(_LINE.schema, _link_schema(number.schema))),
+        Shape.MODULES: Form(_modules, schema=list_schema(_module_schema(number.schema))),
+        Shape.PHASES: Form(_phases, schema=_phases_schema(number.schema)),
+        Shape.TRAINING: Form(
+            lambda value: read_training(value).in_file(), schema=object_schema(_TRAINING)
+        ),
+        Shape.LINE: _LINE,
+        Shape.DATE: replace(_LINE, read=_date),
+    }
 
 
-def _in_form(form: str, value: object, setting: Setting) -> object:
-    return checked(form, value, lambda name, scalar: _CHECKS[name](scalar, setting))
+def _partition(whole: Form) -> Form:
+    """Counts, names per stage, or the text of a rule, layout or pattern."""
+    counts = alternative(_LINE, _list(whole))
+    names = alternative(_LINE, _list(alternative(_LINE, _LINES)))
+
+    def read(value: object) -> object:
+        is_of_names = isinstance(value, list) and any(isinstance(entry, list) for entry in value)
+        return (names if is_of_names else counts).read(value)
+
+    return Form(read, schema=any_of(counts.schema, _LINES.schema))
 
 
 def schema() -> Schema:
@@ -399,56 +426,22 @@ def _layer_schema() -> Schema:
 
 def _property(setting: Setting) -> Schema:
     default = {"default": setting.default} if setting.has_value else {}
-    return {"description": setting.described, **default, **or_null(*_schemas(setting))}
+    return {"description": setting.described, **default, **or_null(_form(setting).schema)}
 
 
-def _schemas(setting: Setting) -> list[Schema]:
-    """The accepted alternatives of a value; numbers may be text."""
-    if setting.shape is Shape.LAYERS:
-        return [list_schema(_layer_schema())]
-    choices: list[Schema] = [{"enum": list(setting.choices)}]
-    if setting.choices and setting.shape is not Shape.PLACEMENT:
-        return choices
-    minimum = {} if setting.minimum is None else {"minimum": setting.minimum}
-    line: Schema = {"type": "string"}
-    number: list[Schema] = [{"type": "number", **minimum}, line]
-    size = or_null({"type": "integer", "minimum": 1})
-    texts = dict.fromkeys(TEXTS, or_null(list_schema(line)))
-    scalars: dict[str, list[Schema]] = {
-        "whole": [{"type": "integer", **minimum}],
-        "seconds": [{"type": "number", "exclusiveMinimum": 0}, line],
-        "number": number,
-        "count": number,
-        "limit": [{"const": True}, *number],
-        "flag": [{"type": "boolean"}],
-        "line": [line],
-        "date": [line],
-        "placement": choices,
-        "partition": [line, list_schema({"type": "integer", "minimum": 0}, list_schema(line))],
-        "lengths": [
-            list_schema({"type": "integer", "minimum": 1}, list_schema({"type": "integer"}))
-        ],
-        "files": [line, list_schema(line)],
-        "link": [line, _link_schema(number)],
-        "modules": [list_schema(_module_schema(number, line))],
-        "phases": [_phases_schema(number)],
-        "training": [object_schema(dict.fromkeys(TrainingSizes._fields, size) | texts)],
-    }
-    return schemas(_form(setting.shape), scalars)
-
-
-def _module_schema(number: list[Schema], line: Schema) -> Schema:
-    numbers = dict.fromkeys((*modules.TIMES, *modules.MEMORY), or_null(*number))
-    texts = {"name": line, "inside": line, "excludes": {"anyOf": [line, list_schema(line)]}}
+def _module_schema(number: Schema) -> Schema:
+    line = _LINE.schema
+    numbers = dict.fromkeys((*modules.TIMES, *modules.MEMORY), or_null(number))
+    texts = {"name": line, "inside": line, "excludes": any_of(line, _LINES.schema)}
     return object_schema(texts | numbers, ["name"])
 
 
-def _phases_schema(number: list[Schema]) -> Schema:
-    numbers = dict.fromkeys(Phase._fields, or_null(*number))
+def _phases_schema(number: Schema) -> Schema:
+    numbers = dict.fromkeys(Phase._fields, or_null(number))
     phase = object_schema(numbers | {"on": {"enum": list(Machine)}}, ["on", "time"])
     return object_schema(dict.fromkeys(PARTS, list_schema(phase) | {"minItems": 1}), list(PARTS))
 
 
-def _link_schema(number: list[Schema]) -> Schema:
-    members = {key: {"anyOf": number} for key in ("latency", "bandwidth")}
+def _link_schema(number: Schema) -> Schema:
+    members = dict.fromkeys(("latency", "bandwidth"), number)
     return object_schema({**members, "backward": object_schema(members)}, ["bandwidth"])

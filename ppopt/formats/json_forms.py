@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from fractions import Fraction
 from functools import partial
+from itertools import chain
 from typing import Any
 
 from ppopt.errors import InputError
 from ppopt.formats import fields
 from ppopt.formats.fields import abbreviated, section, within
-from ppopt.formats.value_forms import Schema, list_schema, object_schema, or_null
 from ppopt.problem import exact
 from ppopt.problem.costs import MAX_TICKS
 from ppopt.problem.field_values import is_list
+
+Schema = dict[str, Any]
+DRAFT: Schema = {"$schema": "https://json-schema.org/draft/2020-12/schema"}
 
 
 def _same(value: Any) -> Any:
@@ -101,16 +104,22 @@ def words(names: Collection[str], what: str) -> Form:
     return Form(read, list, list_schema({"enum": list(names)}))
 
 
-def listed(form: Form, count: int | None = None, each: str = "entry", each_of: str = "") -> Form:
+def listed(
+    form: Form,
+    count: int | None = None,
+    each: str = "entry",
+    each_of: str = "",
+    make: Callable[[Iterable[Any]], Any] = tuple,
+) -> Form:
     """A list of values of a form. `count` is their number, None: any; `each` names a value."""
 
-    def read(value: object) -> tuple[Any, ...]:
+    def read(value: object) -> Any:
         if not isinstance(value, list):
             raise InputError(f"{abbreviated(value)} is not a list")
         if count not in (None, len(value)):
             plural = {"entry": "entries"}.get(each, f"{each}s")
             raise InputError(f"has {len(value)} {plural}; {count} are needed{each_of}")
-        return tuple(
+        return make(
             within(f"{each} {index}", form.read, entry) for index, entry in enumerate(value)
         )
 
@@ -147,12 +156,19 @@ def mapping(form: Form) -> Form:
     )
 
 
-def alternative(form: Form, lists: Form) -> Form:
-    """A value of a form, or a list."""
+def alternative(form: Form, lists: Form | None = None, mappings: Form | None = None) -> Form:
+    """A value of a form, or a list, or a mapping."""
+
+    def chosen(value: object) -> Form:
+        if lists and isinstance(value, list | tuple):
+            return lists
+        return mappings if mappings and isinstance(value, dict) else form
+
+    forms = filter(None, (form, lists, mappings))
     return Form(
-        lambda value: (lists if isinstance(value, list) else form).read(value),
-        lambda value: (lists if isinstance(value, tuple) else form).write(value),
-        {"anyOf": [form.schema, lists.schema]},
+        lambda value: chosen(value).read(value),
+        lambda value: chosen(value).write(value),
+        any_of(*(each.schema for each in forms)),
     )
 
 
@@ -165,7 +181,7 @@ def or_none(form: Form) -> Form:
     )
 
 
-def record(make: Callable[..., Any], forms: Forms, required: Iterable[str]) -> Form:
+def record(make: Callable[..., Any], forms: Forms, required: Collection[str]) -> Form:
     """An object whose members are the fields of a record; a field that is None is left out."""
 
     def write(value: Any) -> dict[str, Any]:
@@ -195,3 +211,25 @@ def read_object(value: object, forms: Forms, required: Iterable[str] = ()) -> di
 def write_object(values: Mapping[str, Any], forms: Forms) -> dict[str, Any]:
     """Write members in the order of `values`."""
     return {key: forms[key].write(value) for key, value in values.items()}
+
+
+def list_schema(*entry: Schema) -> Schema:
+    """A list whose entries have one of these schemas."""
+    return {"type": "array", "items": any_of(*entry)}
+
+
+def object_schema(properties: Schema, required: Sequence[str] = ()) -> Schema:
+    """An object with these properties and no further ones."""
+    needed = {"required": list(required)} if required else {}
+    return {"type": "object", "properties": properties, "additionalProperties": False} | needed
+
+
+def any_of(*schemas: Schema) -> Schema:
+    """One of these schemas; an alternative that is one of several joins them."""
+    each = (schema["anyOf"] if schema.keys() == {"anyOf"} else [schema] for schema in schemas)
+    return {"anyOf": list(chain(*each))}
+
+
+def or_null(schema: Schema) -> Schema:
+    """A schema, or null."""
+    return any_of(schema, {"type": "null"})

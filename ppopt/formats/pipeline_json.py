@@ -43,12 +43,14 @@ from ppopt.formats.json_forms import (
     TEXT,
     Form,
     Forms,
+    Schema,
     alternative,
     amount,
     fraction,
     list_or_matrix,
     listed,
     mapping,
+    object_schema,
     or_none,
     read_object,
     whole,
@@ -56,7 +58,6 @@ from ppopt.formats.json_forms import (
     words,
     write_object,
 )
-from ppopt.formats.value_forms import Schema, object_schema
 from ppopt.problem import placement
 from ppopt.problem.cost_table import LAYER_COSTS, STAGE_COSTS, Cost
 from ppopt.problem.costs import MAX_TICKS, is_matrix, times

@@ -7,7 +7,7 @@ pipeline.
 from __future__ import annotations
 
 from ppopt.formats import pipeline_json, schedule_json
-from ppopt.formats.value_forms import DRAFT, Schema, list_schema, object_schema, or_null
+from ppopt.formats.json_forms import DRAFT, Schema, list_schema, object_schema, or_null
 
 _POSITIVE: Schema = {"type": "integer", "minimum": 1}
 _COUNT: Schema = {"type": "integer", "minimum": 0}
