@@ -93,7 +93,7 @@ def member(kind: type[StrEnum]) -> Form:
     return Form(lambda value: kind(name.read(value)), str, name.schema)
 
 
-def words(names: Collection[str], what: str) -> Form:
+def choices(names: Collection[str], what: str) -> Form:
     """A list of texts of these; `what` describes them in messages."""
 
     def read(value: object) -> tuple[str, ...]:

@@ -22,6 +22,7 @@ from ppopt.formats.json_forms import (
     Forms,
     alternative,
     amount,
+    choices,
     fraction,
     listed,
     or_none,
@@ -29,7 +30,6 @@ from ppopt.formats.json_forms import (
     record,
     whole,
     word,
-    words,
     write_object,
 )
 from ppopt.problem import exact, placement
@@ -92,7 +92,7 @@ def _layer_forms(per_unit: PerUnit) -> Forms:
         **dict.fromkeys(("recompute_given", "frozen"), FLAG),
         "phases": _phases(per_unit),
         "modules": _modules(per_unit),
-        "rounded": words(_AMOUNTS, "costs of a layer"),
+        "rounded": choices(_AMOUNTS, "costs of a layer"),
     }
 
 
@@ -171,8 +171,8 @@ def _layer_members(layer: Layer) -> dict[str, Any]:
         if not cost.optional
         or getattr(layer, cost.field) != cost.layer_default.layer_value(vars(layer))
     }
-    given = layer.recompute_given and not layer.recompute
-    members = about | {"recompute_given": given} | amounts | {"rounded": layer.rounded}
+    without = layer.recompute_given and not layer.recompute
+    members = about | {"recompute_given": without} | amounts | {"rounded": layer.rounded}
     return {
         key: value
         for key, value in members.items()

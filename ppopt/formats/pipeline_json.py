@@ -46,6 +46,7 @@ from ppopt.formats.json_forms import (
     Schema,
     alternative,
     amount,
+    choices,
     fraction,
     list_or_matrix,
     listed,
@@ -55,7 +56,6 @@ from ppopt.formats.json_forms import (
     read_object,
     whole,
     word,
-    words,
     write_object,
 )
 from ppopt.problem import placement
@@ -141,7 +141,7 @@ def _forms(sizes: _Sizes) -> Forms:
         "placement_name": or_none(word(names, f"{', '.join(names)} or null")),
         "chunks": or_none(whole(1, stages)),
         "mem_limit_given": or_none(word(limit_forms, f"{', '.join(limit_forms)} or null")),
-        "rounded": words(_NUMBERS, "fields of the pipeline"),
+        "rounded": choices(_NUMBERS, "fields of the pipeline"),
         "rounded_by": _ROUNDED_BY,
     }
 
@@ -223,9 +223,9 @@ def _factors(pipeline: Pipeline) -> dict[str, Any]:
     if not isinstance(pipeline.order, tuple):
         return factors
     position = sorted(range(pipeline.batches), key=pipeline.order.__getitem__)
-    given = {key: factors[field] for key, field in LISTED.items()}
+    stated = {key: factors[field] for key, field in LISTED.items()}
     return factors | {
-        key: values and [values[index] for index in position] for key, values in given.items()
+        key: values and [values[index] for index in position] for key, values in stated.items()
     }
 
 
@@ -279,11 +279,11 @@ def _check_order(pipeline: Pipeline, file: dict[str, Any]) -> None:
     """Check that the order makes the factors in the user's order those of the microbatches."""
     if Decisions.ORDER in pipeline.open_decisions:
         raise InputError("the microbatches differ, so a schedule has an order of them; list it")
-    given = {field: file.get(key) for key, field in LISTED.items()}
-    if not any(given.values()):
+    stated = {field: file.get(key) for key, field in LISTED.items()}
+    if not any(stated.values()):
         return
     order = pipeline.order if isinstance(pipeline.order, tuple) else range(pipeline.batches)
-    for field, factors in given.items():
+    for field, factors in stated.items():
         ordered = factors and tuple(factors[position] for position in order)
         if ordered != getattr(pipeline, field):
             raise InputError(f"makes {field} of listed_{field} that are not those of the pipeline")
