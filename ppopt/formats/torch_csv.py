@@ -63,11 +63,11 @@ LETTERS = {OpKind.F: "F", OpKind.B: "I", OpKind.W: "W", OpKind.BW: "B"}
 """PyTorch's letter of every kind of operation."""
 KINDS = {letter: kind for kind, letter in LETTERS.items()}
 """Kind of operation of every letter of PyTorch."""
-_WORDS = {kind: kind.value for kind in ActionKind} | {
+_NAMES = {kind: kind.value for kind in ActionKind} | {
     ActionKind[kind.name]: letter for kind, letter in LETTERS.items()
 }
-"""PyTorch's word of every kind of action."""
-_KINDS = {word: kind for kind, word in _WORDS.items()}
+"""PyTorch's name of every kind of action."""
+_KINDS = {name: kind for kind, name in _NAMES.items()}
 LARGEST_FILE = 2**28
 """Limit in bytes of the files that are read; orders of real pipelines are far below it."""
 MAX_CELLS = 2**21
@@ -330,12 +330,12 @@ def _check_complete(rows: Sequence[Sequence[Any]]) -> None:
             )
     for stage in sorted(stages):
         for microbatch in sorted(microbatches):
-            ops = [kind for kind in _WORDS if Action(kind, stage, microbatch) in count]
+            ops = [kind for kind in _NAMES if Action(kind, stage, microbatch) in count]
             if set(ops) not in (
                 {ActionKind.F, ActionKind.BW},
                 {ActionKind.F, ActionKind.B, ActionKind.W},
             ):
-                letters = " ".join(_WORDS[kind] for kind in ops) or "nothing"
+                letters = " ".join(_NAMES[kind] for kind in ops) or "nothing"
                 raise InputError(
                     f"stage {stage} runs {letters} for microbatch {microbatch}; "
                     "each needs one F and either one B or one I and one W"
@@ -344,7 +344,7 @@ def _check_complete(rows: Sequence[Sequence[Any]]) -> None:
 
 def _name(action: Action) -> str:
     number = "" if action.microbatch is None else action.microbatch
-    return f"{action.stage}{_WORDS[action.kind]}{number}"
+    return f"{action.stage}{_NAMES[action.kind]}{number}"
 
 
 def _name_of_operation(op: Op) -> str:
