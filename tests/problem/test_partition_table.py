@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from itertools import combinations_with_replacement, pairwise
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -190,7 +191,7 @@ def test_large_memory_times_factors_of_many_digits_is_exact() -> None:
     pipeline = Model([layer] * 8).pipeline(
         devices=4, batches=2, mem_limit=3000, microbatch_memory=["1.420036", "0.09071"]
     )
-    per_unit = pipeline.ticks.memory_per_unit
     for factor in pipeline.microbatch_memory:
-        allocated, _ = pipeline.allocated_by_backward(factor, per_unit)
-        assert allocated == tuple(allocated_by_whole_backward(pipeline, factor))
+        costs = pipeline.costs_at(Fraction(1), factor)
+        allocated = list(map(add, costs.recompute_memory, costs.backward_workspace))
+        assert allocated == allocated_by_whole_backward(pipeline, factor)

@@ -93,6 +93,6 @@ def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> No
     """A cost that the table has and the re-checker forgets would be that of a larger one."""
     costs = {cost.field: 4 for cost in STAGE_COSTS if cost.multiplied_with} | {"backward": 8}
     unequal = claim(**costs, microbatch_times=[3, 2], microbatch_memory=[3, 5])
-    smallest = of_smallest(unequal).pipeline.costs
+    smallest = of_smallest(unequal).pipeline.ticks.costs
     expected = unequal.pipeline.costs_at(Fraction(2), Fraction(3))
     assert [field for field in expected if smallest[field] != expected[field]] == []
