@@ -17,7 +17,7 @@ from ppopt.versions import versions
 TIME_LIMIT = 60.0
 """Default time limit of a search, in seconds."""
 USUAL_START = 1.0
-"""Seconds that a program usually takes before its search; on a slow machine it takes longer."""
+"""Seconds in which a program usually starts and reads its input; a slow machine needs more."""
 REPORT_SHARE = 0.7
 """Seconds reserved for results and reports, per second by which the start was slower than usual."""
 MIN_SECONDS = 0.01
@@ -96,10 +96,10 @@ def checked_options(
     """Return the options of a request; raises InputError if one is out of its range.
 
     The time limit counts from `began` (of `time.monotonic`), or else from now. If the program
-    started slowly, the deadline is earlier: reports will be slow, too.
+    started slowly, the deadline is earlier, because its reports will be slow, too.
     """
     workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began)
-    reserved = min(REPORT_SHARE * max(0.0, deadline.spent - USUAL_START), deadline.left / 2)
-    earlier = replace(deadline, seconds=time_limit - max(0.0, reserved))
+    reserved = min(REPORT_SHARE * (deadline.spent - USUAL_START), deadline.left / 2)
+    earlier = deadline.longer(-max(0.0, reserved))
     return SolveOptions(earlier, workers, seed, params, time_limit, progress, stop)
