@@ -14,7 +14,6 @@ from ppopt.errors import ConflictError, InputError
 from ppopt.problem import (
     cost_fields,
     frozen,
-    hosting,
     layer_choices,
     layout,
     microbatches,
@@ -29,16 +28,16 @@ from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.grid import Grid, numbers_at_speed_1
-from ppopt.problem.hosting import Hosts, Layout
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.layers import Layers
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.memory import peak_of_1f1b
 from ppopt.problem.microbatches import EQUAL, Factor
-from ppopt.problem.operation import NUM_KINDS, Op, OpKind
+from ppopt.problem.operation import OpKind
 from ppopt.problem.partition_table import PartitionTable
 from ppopt.problem.pipeline_fields import PipelineFields
 from ppopt.problem.pipeline_reading import read_counts, read_structure, read_values, set_fields
+from ppopt.problem.pipeline_structure import PipelineStructure
 from ppopt.problem.setting_fields import accepts_every_name
 from ppopt.problem.settings import LIMIT_1F1B
 from ppopt.problem.stage_row import StageRow, TooFineError
@@ -53,7 +52,7 @@ _LAYOUT = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks", "counts
 
 @accepts_every_name
 @dataclass(frozen=True)
-class Pipeline(PipelineFields):
+class Pipeline(PipelineStructure):
     """The problem as its user gives it: exact, checked and frozen.
 
     A field may be given under any of its names in files (`forward_times` for `forward`; see
@@ -282,74 +281,10 @@ class Pipeline(PipelineFields):
         speeds = tuple(self.device_speed[host] for host in self.hosts[0])
         return partition.counts_of(self.model, self.partition, self.num_stages, speeds)
 
-    @cached_property
-    def num_chunks(self) -> int:
-        """Stages of each device under a named placement (1 with an explicit placement)."""
-        if self.chunks is not None or not self.named_placement:
-            return self.chunks or 1
-        return self.chunks_of_partition or placement.DEFAULT_CHUNKS.get(self.placement, 1)
-
-    @cached_property
-    def chunks_of_partition(self) -> int | None:
-        """Stages per device that counts or a layout imply; None if they imply none."""
-        num_stages = None if self.model is None else partition.stages_of(self.partition)
-        if num_stages is None or num_stages % self.stages or self.placement == "linear":
-            return None
-        return num_stages // self.stages
-
-    @property
-    def num_slices(self) -> int:
-        """Parts of every microbatch along the sequence."""
-        return self.slices or 1
-
-    @property
-    def named_placement(self) -> bool:
-        """Whether the placement follows a named rule (a list is explicit)."""
-        return self.placement is None or isinstance(self.placement, str)
-
-    @property
-    def resolved_placement(self) -> Any:
-        """The placement with its default resolved: a name, or the list."""
-        if self.placement is not None:
-            return self.placement
-        return "linear" if self.num_chunks == 1 else "interleaved"
-
-    @cached_property
-    def hosts(self) -> Hosts:
-        """Device of every stage, per route: `hosts[route][stage]`."""
-        if self.named_placement:
-            first = placement.named(self.resolved_placement, self.stages, self.num_chunks)
-        else:
-            first = self.placement
-        return hosting.on_routes(first, self.routes)
-
     @property
     def has_unequal_shares(self) -> bool:
         """Whether stages given by hand differ, so that equal chunks may be wrong."""
         return self.model is None and cost_fields.has_unequal_shares(vars(self))
-
-    @property
-    def layout(self) -> Layout:
-        """The device of every stage, per route, and the slices of a microbatch.
-
-        Schedules of one layout belong to one search space.
-        """
-        return self.hosts, self.num_slices
-
-    @cached_property
-    def num_stages(self) -> int:
-        """Stages S, chunks counted."""
-        return len(self.hosts[0])
-
-    @cached_property
-    def num_devices(self) -> int:
-        """Devices D."""
-        return self.stages if self.named_placement else max(self.placement) + 1
-
-    @cached_property
-    def hosted(self) -> tuple[tuple[tuple[int, ...], ...], ...]:
-        """Stages of every device, ascending, per route: `hosted[route][device]`."""
-        return tuple(hosting.hosted_of(row, self.num_devices) for row in self.hosts)
 
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement.
@@ -417,7 +352,7 @@ class Pipeline(PipelineFields):
         then have other stages.
         """
         costs: dict[str, Any] = {}
-        if self.named_placement and self.model is None and self.num_chunks > 1:
+        if self.model is None and self.num_chunks > 1:
             costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks)
         return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
 
@@ -462,38 +397,6 @@ class Pipeline(PipelineFields):
         """The same pipeline without memory limits."""
         return self if self.mem_limit is None else self.having(mem_limit=None)
 
-    def route(self, microbatch: Any) -> Any:
-        """Route of a microbatch: route 0 for the first half, route 1 for the second half.
-
-        It works on integers and on arrays.
-        """
-        return microbatch * self.routes // self.batches
-
-    def device(self, stage: int, microbatch: int) -> int:
-        """Device that runs the operations of a stage for a microbatch."""
-        device: int = self.hosts[self.route(microbatch)][stage]
-        return device
-
-    def code(self, kind: Any, stage: Any, microbatch: Any, slice: Any = 0) -> Any:  # noqa: A002
-        """Number of an operation, 0 .. num_codes - 1, by kind, then stage, microbatch and slice.
-
-        It works on integers and on arrays.
-        """
-        index = (kind * self.num_stages + stage) * self.batches + microbatch
-        return index * self.num_slices + slice
-
-    def op(self, code: int) -> Op:
-        """Operation with this number: the inverse of `code`."""
-        rest, slice_index = divmod(int(code), self.num_slices)
-        rest, microbatch = divmod(rest, self.batches)
-        kind, stage = divmod(rest, self.num_stages)
-        return Op(OpKind(kind), stage, microbatch, slice_index)
-
-    @property
-    def num_codes(self) -> int:
-        """Numbers that `code` can give: kinds x stages x microbatches x slices."""
-        return NUM_KINDS * self.num_stages * self.batches * self.num_slices
-
     @cached_property
     def partitions(self) -> PartitionTable:
         """Costs of all partitions of the layers into these stages, cached with the model."""
@@ -523,9 +426,8 @@ class Pipeline(PipelineFields):
         if self.model is not None:
             return self.partitions.costs(self)
         share = self.hosts[0] if self.named_placement else tuple(range(self.num_stages))
-        chunks = self.num_chunks if self.named_placement else 1
         stated = {cost.field: vars(self)[cost.field] for cost in STAGE_COSTS}
-        return costs_of(stated, share, chunks, self.num_slices)
+        return costs_of(stated, share, self.num_chunks, self.num_slices)
 
     @cached_property
     def limits(self) -> tuple[Fraction, ...] | None:
