@@ -110,7 +110,10 @@ def wrong(stage: StageCosts[Fraction], ticks: Ticks, layer: Layer, pipeline: Pip
     pipeline.output
     layer.overlap
 """
-NEEDED = ("cost_table", "costs", "layer", "pipeline", "pipeline_fields", "setting_fields", "units")
+NEEDED = (
+    *("cost_table", "costs", "layer", "pipeline", "pipeline_fields", "pipeline_structure"),
+    *("setting_fields", "units"),
+)
 
 
 def test_a_misspelt_cost_does_not_type_check(tmp_path: Path) -> None:
