@@ -164,7 +164,14 @@ SHARED = {
     ),
     *(
         f"ppopt.problem.{name}"
-        for name in ("cost_fields", "hosting", "partition", "pipeline", "pipeline_fields")
+        for name in (
+            "cost_fields",
+            "hosting",
+            "partition",
+            "pipeline",
+            "pipeline_fields",
+            "pipeline_structure",
+        )
     ),
     *(
         f"ppopt.problem.{name}"
