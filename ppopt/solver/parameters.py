@@ -457,6 +457,9 @@ class PlanParams(NamedTuple):
     refinement_share: float = 0.1
     """Maximum share for continuing the baselines that the reported gain refers to, before the
     search. Their partitions are often the best to start from."""
+    late_baseline_share: float = 0.04
+    """Share of the time of the search for the remaining baselines, after it. What they leave is for
+    the search for less memory."""
     min_memory_share: float = 0.03
     """Minimum share of the search for less memory at the same speed."""
     memory_share: float = 0.05

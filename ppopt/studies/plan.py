@@ -177,7 +177,8 @@ def _planned(
             search.start_from_baselines()
             if current is not None and can_start_from(current):
                 search.start_from([current])
-            search.run()
+            with part(1 - params.late_baseline_share):
+                search.run()
             search.start_from_late_baselines()
         result = PlanReports(search, slowdown).plan()
     if result.value is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -13,7 +14,7 @@ import pytest
 
 import ppopt
 from ppopt import Model, Status
-from ppopt.cancellation import within
+from ppopt.cancellation import over, seconds_left, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain
 from ppopt.problem.objective import Objective
@@ -31,12 +32,14 @@ from ppopt.report.plan_text import (
     describe_within,
 )
 from ppopt.studies.plan_baselines import KNOWN, PlanBaselines
+from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_result import (
     LeastMemory,
     MoreMemory,
     PlanBaseline,
     WithinShare,
 )
+from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 from tests.clock import SHORT, work_clock
 from tests.tiers import slow
@@ -121,6 +124,27 @@ def test_nothing_is_begun_after_the_deadline() -> None:
     whole = evaluated(plan, BackwardKind.WHOLE, inf)
     assert whole.baselines and whole.late_baselines == ()
     assert not {baseline.strategy for baseline in whole.baselines} & {"zb-h1", "zbv", "zb-2p"}
+
+
+def test_a_search_that_takes_all_of_its_time_leaves_some_for_strategies(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clock stands still except during the search."""
+    now, left = [100.0], list[float]()
+
+    def search(_: PlanSearch) -> None:
+        while not over():
+            now[0] += 1
+
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    monkeypatch.setattr(PlanSearch, "start_from_baselines", PlanSearch.evaluate_first)
+    monkeypatch.setattr(PlanSearch, "run", search)
+    monkeypatch.setattr(
+        PlanSearch, "start_from_late_baselines", lambda _: left.append(seconds_left())
+    )
+    monkeypatch.setattr(PlanReports, "plan", lambda reports: reports.search.plan())
+    assert planned(time_limit=1000).value is not None
+    assert left[0] > 30
 
 
 def test_strategies_without_time_are_named_the_best_known_first() -> None:
