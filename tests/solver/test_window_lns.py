@@ -80,7 +80,7 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
             assert network.value(start) == best
             continue
         bettered += 1
-        starts = network.earliest_starts(outcome.order)
+        starts = earliest_starts(network, outcome.order)
         assert network.value(starts) == best
         assert upright(network, starts, 0, network.size).reoptimise(LIMITS).order is None
     assert bettered > 5
@@ -119,7 +119,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         bettered += 1
         order = list(cut.whole.order)
         order[first:after] = outcome.order
-        schedule = network.schedule(network.earliest_starts(order))
+        schedule = network.schedule(earliest_starts(network, order))
         assert verify(schedule) == []
         assert schedule.fits_limits
         assert schedule.metrics.makespan_ticks < value
@@ -145,6 +145,13 @@ def test_windows_are_joined_with_changes_around_them_within_limits() -> None:
             assert verify(schedule) == []
             assert schedule.fits_limits
     assert late > 5
+
+
+def earliest_starts(network: OperationNetwork, order: list[int]) -> list[int]:
+    """Starts of all operations in a topological order."""
+    start = network.earliest(network.by_resource(order))
+    assert start is not None
+    return start
 
 
 def joined(current: SemiActiveSchedule, window: Window) -> SemiActiveSchedule:
@@ -176,7 +183,7 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
                 for op in inside
                 for x, _ in network.precedence.predecessors[op]
             ):
-                reached = network.value(network.earliest_starts(order))
+                reached = network.value(earliest_starts(network, order))
                 assert cut.lower_bound <= reached
                 assert reached >= value or not cut.cannot_improve
                 better += reached < value

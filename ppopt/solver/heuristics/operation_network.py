@@ -233,15 +233,6 @@ class OperationNetwork:
             links = self.precedence_of(late)
         return self._forwards(late, links)
 
-    def earliest_starts(self, order: list[int]) -> list[int]:
-        """Earliest starts of all operations, in the given order on every resource.
-
-        The order must be topological. Memory is ignored.
-        """
-        start = self.earliest(self.by_resource(order))
-        assert start is not None, "the order is topological"
-        return start
-
     def by_resource(self, order: Sequence[int]) -> Sequences:
         """Operations of every resource, in this order."""
         sequences: Sequences = [[] for _ in self.instance.resources]

@@ -55,11 +55,6 @@ PATIENCE = 0.5
 """Share from which a program first checks whether any partition is within the memory limits."""
 
 
-def partition_bound(space: PartitionSpace, counts: Counts) -> int:
-    """Bound of the schedules of one partition; FOREVER if it exceeds the memory limits."""
-    return partition_bounds(space, [counts])[0]
-
-
 def partition_bounds(space: PartitionSpace, partitions: Sequence[Counts]) -> list[int]:
     """Bounds of the schedules of partitions; FOREVER if they exceed the memory limits."""
     bounds = np.zeros(len(partitions), np.int64)

@@ -17,10 +17,15 @@ from ppopt.solver.partitions.partition_bounds import (
     SHARES,
     bounds_of,
     memory_of_all,
-    partition_bound,
+    partition_bounds,
 )
 from ppopt.solver.partitions.partition_program import Counts
-from ppopt.solver.partitions.space import FOREVER, space_of
+from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
+
+
+def partition_bound(space: PartitionSpace, counts: Counts) -> int:
+    """Bound of the schedules of one partition; FOREVER if it exceeds the memory limits."""
+    return partition_bounds(space, [counts])[0]
 
 
 class BoundedPartition(NamedTuple):

@@ -27,7 +27,6 @@ from ppopt.solver.partitions.partition_bounds import (
     _PerStageBounds,
     bounds_of,
     every_partition,
-    partition_bound,
     quick_bound,
 )
 from ppopt.solver.partitions.partition_choice import PartitionOrder
@@ -36,6 +35,7 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 from tests.factories.partitions import draw_space, layer_costs, pipeline_of
 from tests.oracles import exhaustive
 from tests.oracles.bounds import by_model
+from tests.solver.partitions.over_partitions import partition_bound
 from tests.tiers import first, slow
 
 OPERATIONS = 12
