@@ -420,7 +420,7 @@ class TestVerifyBound:
             ('{"argument": "magic", "devices": []}', "argument: 'magic' is unknown"),
             ('{"argument": "work"}', "devices is missing"),
             ('{"argument": "work", "devices": 3}', "devices: 3 is not a list"),
-            ('{"argument": "work", "devices": [-1]}', "devices: -1 is not within"),
+            ('{"argument": "work", "devices": [-1]}', "devices: entry 0: -1 is not within"),
             ("[]", "is not an object"),
         ):
             document = json.loads(good)
