@@ -3,7 +3,7 @@
 Whenever a device is free, it starts the operation that the rule prefers among those that may start
 at once. This is greedy list scheduling as in the heuristic of the zero-bubble paper (arXiv
 2401.10241, section 3.1): forwards up to a cap, weight passes in the gaps or when memory forces
-them. The rule sets these limits and priorities device by device.
+them. The rule sets these limits and priorities.
 `ppopt.solver.heuristics.priority_rules` lists good rules.
 
 List scheduling does not support slices of microbatches.
@@ -12,7 +12,7 @@ List scheduling does not support slices of microbatches.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
@@ -24,53 +24,34 @@ from ppopt.problem.arrays import Bools
 from ppopt.problem.instance import ABSENT, SPLIT_MODE, WHOLE_MODE, Instance
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
-from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.generation import NEVER, EventSimulation, drained
 from ppopt.schedule.orders import Orders
 
 
-class PriorityRule(NamedTuple):
-    """The preferences of each device; one entry per device, `cap` one per stage."""
-
-    cap: tuple[int, ...]
-    """Maximum number of microbatches between F and B of a stage."""
-    patience: tuple[int, ...]
-    """Percent of a weight pass by which it may delay what arrives while it runs."""
-    reserve: tuple[int, ...]
-    """Number of weight passes reserved for later gaps."""
-    forward_first: tuple[bool, ...]
-    """Whether F has priority over B if both may start."""
-    memory_first: tuple[bool, ...]
-    """Whether W has priority over B while an F that has arrived or will arrive lacks memory."""
-    prompt: tuple[bool, ...]
-    """Whether W may delay no F that will arrive: patience then applies to B alone."""
-    shallow_first: tuple[bool, ...]
-    """Whether, of several stages, the one nearer to the start of its route has priority for F, and
-    the one nearer to the end for B. It has no effect if every device has one stage."""
-
-
 class RuleStyle(NamedTuple):
-    """Entries of a priority rule that are equal on all devices (see `PriorityRule`)."""
+    """Preferences of a priority rule, the same on all devices."""
 
     forward_first: bool
+    """Whether F has priority over B if both may start."""
     patience: int = 0
-    reserve: int = 0
+    """Percent of a weight pass by which it may delay what arrives while it runs."""
     memory_first: bool = False
+    """Whether W has priority over B while an F that has arrived or will arrive lacks memory."""
     prompt: bool = False
+    """Whether W may delay no F that will arrive: patience then applies to B alone."""
 
 
-def uniform_rule(pipeline: Pipeline, caps: Sequence[int], style: RuleStyle) -> PriorityRule:
-    """The rule of one style on all devices, with these caps per stage, at least 1."""
-    devices = pipeline.num_devices
-    return PriorityRule(
-        cap=tuple(max(1, cap) for cap in caps),
-        patience=(style.patience,) * devices,
-        reserve=(style.reserve,) * devices,
-        forward_first=(style.forward_first,) * devices,
-        memory_first=(style.memory_first,) * devices,
-        prompt=(style.prompt,) * devices,
-        shallow_first=(False,) * devices,
-    )
+class PriorityRule(NamedTuple):
+    """What decides the next operation of every device."""
+
+    caps: tuple[int, ...]
+    """Maximum number of microbatches between F and B, per stage."""
+    style: RuleStyle
+
+    @classmethod
+    def of(cls, caps: Iterable[int], style: RuleStyle) -> PriorityRule:
+        """The rule with these caps, at least 1."""
+        return cls(tuple(max(1, cap) for cap in caps), style)
 
 
 class ListSchedule(NamedTuple):
@@ -125,6 +106,12 @@ class ListScheduler:
         if self.plain:
             return _schedule_plain(self, rule)
         return _RuleSimulation(self, rule).result()
+
+    @cached_property
+    def headrooms(self) -> list[int]:
+        """Headroom of every device at the start; NEVER: no limit."""
+        headrooms = map(self.instance.headroom, range(len(self.hosted)))
+        return [NEVER if headroom is None else headroom for headroom in headrooms]
 
     @cached_property
     def plain(self) -> bool:
@@ -190,50 +177,54 @@ class ListScheduler:
         ]
 
     @cached_property
-    def device_params(self) -> tuple[_DeviceParams, ...]:
+    def short_rows(self) -> tuple[_DeviceRows, ...]:
         """The instance as the short loop reads it, per device."""
-        return tuple(self._params_of(position) for (position,) in self.hosted)
+        return tuple(self._rows_of(position) for (position,) in self.hosted)
 
-    def _params_of(self, position: int) -> _DeviceParams:
-        instance, forwards = self.instance, range(self.num_positions)
+    def _rows_of(self, position: int) -> _DeviceRows:
+        instance = self.instance
         numbers = range(position, len(instance.classes), self.num_positions)
-        f, b, *_ = (
-            [(i, instance.classes[i].resource, lag) for i, lag in instance.successors[class_id]]
-            for class_id in numbers
-        )
-        backwards = range(self.num_positions, 2 * self.num_positions)
         all_codes = [instance.codes[class_id] for class_id in numbers]
-        return _DeviceParams(
+        return _DeviceRows(
             stage=instance.classes[position].stage,
             time=tuple(instance.times(class_id) for class_id in numbers),
             change=tuple((*instance.changes(class_id), 0) for class_id in numbers),
             code=tuple(int(codes[0]) if len(codes) else ABSENT for codes in all_codes),
-            next=next(((device, lag) for i, device, lag in f if i in forwards), (-1, 0)),
-            previous=next(((device, lag) for i, device, lag in b if i in backwards), (-1, 0)),
+            sends=tuple(map(self._receiver, numbers)),
         )
+
+    def _receiver(self, class_id: int) -> _Receiver:
+        """What waits for the operations of a class on another device, or else on its own."""
+        classes, row = self.instance.classes, class_id // self.num_positions
+        device = classes[class_id].resource
+        remote = (
+            _Receiver(after // self.num_positions, classes[after].resource, lag)
+            for after, lag in self.instance.successors[class_id]
+            if classes[after].resource != device
+        )
+        return next(remote, _Receiver(min(row + 1, 2), device, 0))
 
 
 class _RuleSimulation:
     """One parallel simulation with a rule."""
 
     def __init__(self, scheduler: ListScheduler, rule: PriorityRule) -> None:
-        instance, num_positions = scheduler.instance, scheduler.num_positions
-        devices = range(len(scheduler.hosted))
-        self.run = EventSimulation(instance)
-        self.instance, self.rule, self.total = instance, rule, instance.batches
+        self.instance, self.style = scheduler.instance, rule.style
+        self.run = EventSimulation(self.instance)
         self.hosted, self.allocates = scheduler.triples, scheduler.allocates
         self.needs, self.transient = scheduler.needs, scheduler.transient
-        self.forward = [
-            own_triples if rule.shallow_first[device] else own_triples[::-1]
-            for device, own_triples in enumerate(self.hosted)
-        ]
+        self.forward = [own_triples[::-1] for own_triples in self.hosted]
         self.backward = [
-            [(f, b, w) for f, b, w in own_triples[::-1] if b != f] for own_triples in self.forward
+            [(f, b, w) for f, b, w in own_triples if b != f] for own_triples in self.hosted
         ]
-        self.cap = [rule.cap[op_class.stage] for op_class in instance.classes[:num_positions]]
+        forwards = self.instance.classes[: scheduler.num_positions]
+        self.cap = [rule.caps[op_class.stage] for op_class in forwards]
+        self.headroom = scheduler.headrooms
         self.done, self.arrived, self.live = self.run.done, self.run.arrived, self.run.live
-        headrooms = [instance.headroom(device) for device in devices]
-        self.headroom = [NEVER if headroom is None else headroom for headroom in headrooms]
+        first, second = self._before_f, self._ready_f
+        if self.style.forward_first:
+            first, second = second, first
+        self.preferences = first, second, self._ready_w
 
     def result(self) -> ListSchedule | None:
         """Run to the end; None if the rule got stuck."""
@@ -245,17 +236,11 @@ class _RuleSimulation:
 
     def _choose(self, device: int, now: int) -> int | None:
         """The operation that the rule prefers, if any may start now."""
-        if self.rule.forward_first[device]:
-            chosen = self._ready_f(device, now)
-            if chosen < 0:
-                chosen = self._before_f(device, now)
-        else:
-            chosen = self._before_f(device, now)
-            if chosen < 0:
-                chosen = self._ready_f(device, now)
-        if chosen < 0:
-            chosen = self._ready_w(device, now)
-        return None if chosen < 0 else chosen
+        for preferred in self.preferences:
+            chosen = preferred(device, now)
+            if chosen >= 0:
+                return chosen
+        return None
 
     def _ready_b(self, device: int, now: int) -> int:
         for _, b, _ in self.backward[device]:
@@ -298,8 +283,8 @@ class _RuleSimulation:
 
     def _before_f(self, device: int, now: int) -> int:
         """A weight pass whose memory an F needs, or the B that may start now."""
-        if self.rule.memory_first[device] and self._blocked_by_memory(device):
-            chosen, _ = self._pending_weight_pass(device, now)
+        if self.style.memory_first and self._blocked_by_memory(device):
+            chosen = self._pending_weight_pass(device, now)
             if chosen >= 0:
                 return chosen
         return self._ready_b(device, now)
@@ -312,37 +297,25 @@ class _RuleSimulation:
             for f, b, _ in self.hosted[device]
         )
 
-    def _pending_weight_pass(self, device: int, now: int) -> tuple[int, int]:
-        """The W with the most pending passes, and the number of pending passes of the device.
-
-        -1 if there is none, or if it may not start yet.
-        """
-        max_waiting, chosen, pending = 0, -1, 0
+    def _pending_weight_pass(self, device: int, now: int) -> int:
+        """The W with the most pending passes; -1: there is none, or it may not start yet."""
+        max_waiting, chosen = 0, -1
         for _, b, w in self.hosted[device]:
             waiting = self.done[b] - self.done[w]
-            pending += max(0, waiting)
             if waiting > max_waiting:
                 max_waiting, chosen = waiting, w
-        if chosen >= 0 and self.arrived[chosen][self.done[chosen]] > now:
-            chosen = -1
-        return chosen, pending
+        return chosen if chosen >= 0 and self.arrived[chosen][self.done[chosen]] <= now else -1
 
     def _ready_w(self, device: int, now: int) -> int:
         """A pending weight pass, if it fits before the next arrival or others lack memory."""
-        chosen, pending = self._pending_weight_pass(device, now)
+        chosen = self._pending_weight_pass(device, now)
         if chosen < 0:
             return -1
         next_b, next_f, blocked = self._arrivals(device, now)
-        if blocked:
-            return chosen
-        spare = pending > self.rule.reserve[device]
-        if next_b == next_f == NEVER:
-            over = all(self.done[b] == self.total for _, b, _ in self.hosted[device])
-            return chosen if over or spare else -1
         time = self.instance.times(chosen)[self.done[chosen]]
-        lead = time * (100 - self.rule.patience[device]) // 100
-        due = time if self.rule.prompt[device] else lead
-        return chosen if spare and now + lead <= next_b and now + due <= next_f else -1
+        lead = time * (100 - self.style.patience) // 100
+        due = time if self.style.prompt else lead
+        return chosen if blocked or (now + lead <= next_b and now + due <= next_f) else -1
 
     def _arrivals(self, device: int, now: int) -> tuple[int, int, bool]:
         """When the next known B and F may start, and whether memory blocks one of them."""
@@ -360,100 +333,85 @@ class _RuleSimulation:
         return next_b, next_f, blocked
 
 
-class _DeviceParams(NamedTuple):
-    """The data of the instance for one device, as the short loop uses it."""
+class _Receiver(NamedTuple):
+    """Operations that wait for others."""
+
+    row: int
+    """0: F, 1: B (or BW), 2: W."""
+    device: int
+    lag: int
+    """In ticks."""
+
+
+class _DeviceRows(NamedTuple):
+    """Data of F, B (or BW) and W of one device, as the short loop reads them."""
 
     stage: int
     time: tuple[tuple[int, ...], ...]
-    """Of F, B (or BW) and W, per microbatch, in ticks; empty if the stage has none."""
+    """Per microbatch, in ticks; empty if the stage has none."""
     change: tuple[tuple[int, ...], ...]
-    """Net change of memory by F, B (or BW) and W, per microbatch, and one more entry."""
+    """Net change of memory, per microbatch, and one more entry."""
     code: tuple[int, ...]
-    """Number of the first microbatch's F, B (or BW) and W."""
-    next: tuple[int, int]
-    """Device of the next stage and the delay to it; -1: last stage."""
-    previous: tuple[int, int]
-    """Device of the previous stage and the delay to it; -1: first stage."""
+    """Number of the operation of the first microbatch."""
+    sends: tuple[_Receiver, ...]
+    """What waits for it."""
 
 
-def _schedule_plain(  # noqa: C901, PLR0912, PLR0915  the hot loop of the search, kept in one piece
-    scheduler: ListScheduler, rule: PriorityRule
-) -> ListSchedule | None:
+def _schedule_plain(scheduler: ListScheduler, rule: PriorityRule) -> ListSchedule | None:
     """List scheduling of a plain pipeline: `_RuleSimulation` without all else.
 
     For instances that are `ListScheduler.plain`. The result is the same to the tick, and 2.6 times
     as fast (six rules on 8 devices and 64 microbatches: 8.4 ms for 22.0). None if the rule gets
     stuck.
     """
-    devices, total, size = (
-        scheduler.device_params,
-        scheduler.instance.batches,
-        len(scheduler.hosted),
-    )
-    headrooms = [scheduler.instance.headroom(device) for device in range(size)]
-    limit = [NEVER if headroom is None else headroom for headroom in headrooms]
-    live = [0] * size
-    cap = [rule.cap[params.stage] for params in devices]
-    lead = [100 - patience for patience in rule.patience]
-    due = [100 if prompt else share for prompt, share in zip(rule.prompt, lead, strict=True)]
-    times, changes = [each.time for each in devices], [each.change for each in devices]
-    allocates = [change[0] for change in changes]
-    eager, reserve, memory_first = rule.forward_first, rule.reserve, rule.memory_first
-    came_f: list[list[int]] = [[0] * total if each.stage == 0 else [] for each in devices]
-    came_b: list[list[int]] = [[] for _ in devices]
+    rows, limit, total = scheduler.short_rows, scheduler.headrooms, scheduler.instance.batches
+    eager, patience, memory_first, prompt = rule.style
+    lead = 100 - patience
+    due = 100 if prompt else lead
+    cap = [rule.caps[each.stage] for each in rows]
+    came = came_f, came_b, _ = [[[NEVER] * (total + 1) for _ in rows] for _ in range(3)]
+    came_f[next(device for device, each in enumerate(rows) if not each.stage)][:total] = [0] * total
     done = did_f, did_b, did_w = [
-        [total - sum(map(len, each.time[row : row + 1])) for each in devices] for row in range(3)
+        [total - sum(map(len, each.time[row : row + 1])) for each in rows] for row in range(3)
     ]
-    busy, first_start = [0] * size, [-1] * size
-    orders: tuple[list[int], ...] = tuple([] for _ in devices)
-    events = [(0, device) for device in range(size)]
-    push = heapq.heappush
+    live, busy, first_start = [0] * len(rows), [0] * len(rows), [NEVER] * len(rows)
+    orders: tuple[list[int], ...] = tuple([] for _ in rows)
+    events, push = [(0, device) for device in range(len(rows))], heapq.heappush
     for now, d in drained(events):
         if busy[d] > now:
             continue
-        params = devices[d]
+        _, times, changes, codes, sends = rows[d]
         f, b, w = did_f[d], did_b[d], did_w[d]
-        next_b = came_b[d][b] if b < len(came_b[d]) else NEVER
-        next_f = came_f[d][f] if f < len(came_f[d]) and f - b < cap[d] else NEVER
-        fits = live[d] + allocates[d][f] <= limit[d]
-        may_b, may_f = next_b <= now, fits and next_f <= now
-        if w < b and not fits and next_f != NEVER and memory_first[d]:
-            kind = 2
-        elif may_b and not (may_f and eager[d]):
-            kind = 1
+        next_b, next_f = came_b[d][b], came_f[d][f] if f - b < cap[d] else NEVER
+        fits = live[d] + changes[0][f] <= limit[d]
+        may_f = fits and next_f <= now
+        if memory_first and w < b and not fits and next_f != NEVER:
+            row = 2
+        elif next_b <= now and not (may_f and eager):
+            row = 1
         elif may_f:
-            kind = 0
-        elif w < b:
-            if next_f > now:
-                time, coming = times[d][2][w], next_f if fits else NEVER
-                if (
-                    (b - w <= reserve[d] and b < total)
-                    or now + time * lead[d] // 100 > next_b
-                    or now + time * due[d] // 100 > coming
-                ):
-                    continue
-            kind = 2
-        else:
+            row = 0
+        elif w >= b or (
+            next_f > now
+            and (
+                now + times[2][w] * lead // 100 > next_b
+                or (fits and now + times[2][w] * due // 100 > next_f)
+            )
+        ):
             continue
-        microbatch = done[kind][d]
-        done[kind][d] = microbatch + 1
-        end = now + times[d][kind][microbatch]
-        if first_start[d] < 0:
+        else:
+            row = 2
+        microbatch = done[row][d]
+        done[row][d] = microbatch + 1
+        end = busy[d] = now + times[row][microbatch]
+        if first_start[d] == NEVER:
             first_start[d] = now
-        busy[d] = end
-        live[d] += changes[d][kind][microbatch]
-        orders[d].append(params.code[kind] + microbatch)
+        live[d] += changes[row][microbatch]
+        orders[d].append(codes[row] + microbatch)
         push(events, (end, d))
-        if kind == 0:
-            target, lag = params.next
-            if target < 0:
-                came_b[d].append(end)
-            else:
-                came_f[target].append(end + lag)
-                push(events, (end + lag, target))
-        elif kind == 1 and params.previous[0] >= 0:
-            target, lag = params.previous
-            came_b[target].append(end + lag)
+        follower, target, lag = sends[row]
+        came[follower][target][microbatch] = end + lag
+        if target != d:
             push(events, (end + lag, target))
     if any(count != total for count in (*did_b, *did_w)):
         return None

@@ -12,7 +12,6 @@ from ppopt.schedule.list_scheduling import (
     ListScheduler,
     PriorityRule,
     RuleStyle,
-    uniform_rule,
 )
 from ppopt.schedule.orders import Orders
 from ppopt.strategies.base import Options, register
@@ -85,4 +84,4 @@ def _policies(pipeline: Pipeline) -> Iterator[PriorityRule]:
     devices = pipeline.num_devices
     for cap in dict.fromkeys((devices, devices + 1, 3 * devices // 2, 2 * devices)):
         for forward_first in (False, True):
-            yield uniform_rule(pipeline, [cap] * pipeline.num_stages, RuleStyle(forward_first))
+            yield PriorityRule.of([cap] * pipeline.num_stages, RuleStyle(forward_first))

@@ -16,7 +16,6 @@ from ppopt.schedule.list_scheduling import (
     RuleStyle,
     _RuleSimulation,
     one_at_a_time,
-    uniform_rule,
 )
 from ppopt.solver.bounds.device_bounds import infeasibility, minimum_memory
 from ppopt.solver.heuristics.priority_rules import priority_rules
@@ -48,16 +47,13 @@ def split(pipeline: Pipeline) -> Instance:
 
 
 def draw_rule(rng: Random, pipeline: Pipeline) -> PriorityRule:
-    devices = range(pipeline.num_devices)
-    return PriorityRule(
-        cap=tuple(rng.randint(1, 6) for _ in range(pipeline.num_stages)),
-        patience=tuple(rng.choice([0, 50, 99]) for _ in devices),
-        reserve=tuple(rng.randint(0, 3) for _ in devices),
-        forward_first=tuple(rng.random() < 0.4 for _ in devices),
-        memory_first=tuple(rng.random() < 0.4 for _ in devices),
-        prompt=tuple(rng.random() < 0.4 for _ in devices),
-        shallow_first=tuple(rng.random() < 0.4 for _ in devices),
+    style = RuleStyle(
+        forward_first=rng.random() < 0.4,
+        patience=rng.choice([0, 50, 99]),
+        memory_first=rng.random() < 0.4,
+        prompt=rng.random() < 0.4,
     )
+    return PriorityRule.of((rng.randint(1, 6) for _ in range(pipeline.num_stages)), style)
 
 
 def test_the_short_loop_is_the_long_one() -> None:
@@ -126,9 +122,7 @@ def test_the_rules_never_get_stuck_on_split_linear_pipelines() -> None:
 
 
 def order(pipeline: Pipeline, device: int, style: RuleStyle) -> str:
-    orders = ListScheduler(split(pipeline)).build(
-        uniform_rule(pipeline, [9] * pipeline.num_stages, style)
-    )
+    orders = ListScheduler(split(pipeline)).build(PriorityRule.of([9] * pipeline.num_stages, style))
     ops = map(pipeline.op, orders.orders[device])
     return " ".join(f"{op.kind.name}{op.microbatch}" for op in ops)
 

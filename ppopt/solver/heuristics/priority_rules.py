@@ -15,7 +15,7 @@ from itertools import accumulate, product
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.schedule.list_scheduling import PriorityRule, uniform_rule
+from ppopt.schedule.list_scheduling import PriorityRule, RuleStyle
 from ppopt.solver.parameters import PriorityRuleParams
 from ppopt.solver.relaxation.route_times import RouteTimes
 
@@ -34,12 +34,11 @@ def priority_rules(
 
 def _without_idle_fields(rule: PriorityRule, instance: Instance) -> PriorityRule:
     """Reset fields of a rule that have no effect: on W if there is no W, on memory if unlimited."""
-    devices = len(rule.reserve)
-    none, never = (0,) * devices, (False,) * devices
     if instance.fused:
-        return rule._replace(patience=none, reserve=none, prompt=never, memory_first=never)
-    limited = instance.headroom(0) is not None
-    return rule if limited else rule._replace(memory_first=never)
+        return rule._replace(style=RuleStyle(rule.style.forward_first))
+    if instance.headroom(0) is None:
+        return rule._replace(style=rule.style._replace(memory_first=False))
+    return rule
 
 
 def _families(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
@@ -64,7 +63,7 @@ def _round_trip_caps(times: RouteTimes, params: PriorityRuleParams) -> Iterator[
     caps_by_stage = [trip // slowest for trip, slowest in zip(trips, stages, strict=True)]
     caps_by_device = [trip // slowest + 1 for trip, slowest in zip(trips, devices, strict=True)]
     for style, caps in product(params.round_trip_styles, (caps_by_stage, caps_by_device)):
-        yield uniform_rule(pipeline, caps, style)
+        yield PriorityRule.of(caps, style)
 
 
 def _falling_caps(pipeline: Pipeline, params: PriorityRuleParams) -> Iterator[PriorityRule]:
@@ -73,7 +72,7 @@ def _falling_caps(pipeline: Pipeline, params: PriorityRuleParams) -> Iterator[Pr
     for extra in dict.fromkeys((0, 1, devices - 1, pipeline.batches)):
         caps = [devices - host + extra for host in pipeline.hosts[0]]
         for style in params.falling_styles:
-            yield uniform_rule(pipeline, caps, style)
+            yield PriorityRule.of(caps, style)
 
 
 def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Iterator[PriorityRule]:
@@ -97,7 +96,7 @@ def _shared_memory_caps(instance: Instance, params: PriorityRuleParams) -> Itera
                 for cap, host in zip(caps, pipeline.hosts[0], strict=True)
             ]
             for style in params.shared_memory_styles:
-                yield uniform_rule(pipeline, shares, style)
+                yield PriorityRule.of(shares, style)
 
 
 def _activations_that_fit(instance: Instance, device: int) -> int:
