@@ -45,14 +45,16 @@ FIRST_EXTENSION = 0.01
 class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(self, base: Pipeline, space: PartitionSpace) -> None:
-        """`base` has the model to partition."""
+    def __init__(
+        self, base: Pipeline, space: PartitionSpace, bounds: CompleteBounds | None = None
+    ) -> None:
+        """`base` has the model to partition. `bounds`: those that are known."""
         self._base, self._space = base, space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
-        self._bounds: PartitionBounds | None = None
+        self._bounds: PartitionBounds | None = bounds
         """Bounds over all partitions; None: not computed yet."""
         self._bounding = ResumableBounding(self._space)
-        self._order: PartitionOrder | None = None
+        self._order = None if bounds is None else PartitionOrder(bounds)
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound all partitions, or else every stage alone; another call resumes."""
@@ -175,7 +177,7 @@ class PartitionChoice(BoundedPartitions):
         """Text of the argument behind the bound over all partitions."""
         space = self._space
         if search.infeasible and self._bounds is not None:
-            return no_partition_fits(space, self._bounds)
+            return no_partition_fits(space, self._bounds, stated=False)
         return (
             f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
             f"stages need at least this long: {exclusion_text(search, space)}{self._counted}"
@@ -240,12 +242,14 @@ class PartitionOrder:
         return following
 
 
-def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
-    """Text on why no partition has a schedule, with the minimum limit."""
-    none = (
-        f"no partition of {space.num_layers} layers fits the memory limits, even for one "
-        "microbatch at a time"
+def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds, *, stated: bool) -> str:
+    """Text on why no partition, or a stated one, has a schedule, with the minimum limit."""
+    fits = (
+        "the partition does not fit"
+        if stated
+        else f"no partition of {space.num_layers} layers fits"
     )
+    none = f"{fits} the memory limits, even for one microbatch at a time"
     try:
         limit = space.grid.amount(Unit.MEMORY, bounds.min_limit)
     except TimeoutError:
