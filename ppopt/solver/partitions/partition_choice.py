@@ -177,7 +177,7 @@ class PartitionChoice(BoundedPartitions):
         """Text of the argument behind the bound over all partitions."""
         space = self._space
         if search.infeasible and self._bounds is not None:
-            return no_partition_fits(space, self._bounds, stated=False)
+            return no_partition_fits(space, self._bounds)
         return (
             f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
             f"stages need at least this long: {exclusion_text(search, space)}{self._counted}"
@@ -242,22 +242,24 @@ class PartitionOrder:
         return following
 
 
-def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds, *, stated: bool) -> str:
-    """Text on why no partition, or a stated one, has a schedule, with the minimum limit."""
-    fits = (
-        "the partition does not fit"
-        if stated
-        else f"no partition of {space.num_layers} layers fits"
+def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
+    """Text on why no partition has a schedule, with the minimum limit."""
+    return (
+        f"no partition of {space.num_layers} layers fits the memory limits, even for one "
+        f"microbatch at a time{limit_text(space, bounds)}"
     )
-    none = f"{fits} the memory limits, even for one microbatch at a time"
+
+
+def limit_text(space: PartitionSpace, bounds: PartitionBounds) -> str:
+    """Text with the minimum memory limit; empty if time is up."""
     try:
         limit = space.grid.amount(Unit.MEMORY, bounds.min_limit)
     except TimeoutError:
-        return none
+        return ""
     label = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or space.passing:
         label = "a limit for all devices must be at least"
-    return f"{none}; {label} {exact.plain(limit)}"
+    return f"; {label} {exact.plain(limit)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

@@ -39,6 +39,7 @@ from ppopt.solver.partitions.partition_choice import (
     BoundedPartitions,
     PartitionOrder,
     exclusion_text,
+    limit_text,
     no_partition_fits,
     one_layer_moves,
 )
@@ -195,17 +196,23 @@ class PartitionOptionChoice(BoundedPartitions):
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all partitions and options."""
-        space, stated = self._space, self._stated is not None
+        space, stated = self._space, self._stated
+        if search.infeasible and stated is not None:
+            devices = enumerate(stated.of_devices)
+            short = (f"device {device}" for device, bound in devices if bound >= FOREVER)
+            return (
+                f"{next(short, 'the partition')} has no memory for one microbatch, whichever of "
+                f"its layers {self._does}{limit_text(space, stated)}"
+            )
         if search.infeasible and self._bounds is not None:
-            reason = no_partition_fits(space, self._bounds, stated=stated)
-            return f"{reason}, whichever layers {self._does}"
-        scope = (
-            f"all choices of layers that {self._does}"
-            if stated
-            else f"all {space.size:,} partitions of {space.num_layers} layers into "
-            f"{space.num_stages} stages, with any layers that {self._does},"
-        )
-        counted = "" if stated else self._counted
+            return f"{no_partition_fits(space, self._bounds)}, whichever layers {self._does}"
+        scope = f"all choices of layers that {self._does}"
+        if stated is None:
+            scope = (
+                f"all {space.size:,} partitions of {space.num_layers} layers into "
+                f"{space.num_stages} stages, with any layers that {self._does},"
+            )
+        counted = self._counted if stated is None else ""
         return f"{scope} need at least this long: {exclusion_text(search, space)}{counted}"
 
     # The order of bounds.
