@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from math import ceil
 from typing import NamedTuple
 
@@ -27,11 +26,9 @@ class Claim(NamedTuple):
     backward_kind: BackwardKind
     """Whether backwards are split (B and W), whole (BW), or either."""
     bound: int | None
-    """In ticks; None: there is no schedule at all."""
+    """In ticks of the grid, which all of its pipelines share; None: there is no schedule at all."""
     devices: tuple[int, ...] = ()
     """The devices that the certificate names: where to look first, never trusted."""
-    bound_time: Fraction | None = None
-    """The bound in the user's unit: pipelines that differ in decisions have other ticks."""
     decisions: Decisions = Decisions.NONE
     """The decisions of which it is of every combination, within the same limits."""
     either: bool = False
@@ -46,10 +43,9 @@ class Claim(NamedTuple):
 
     def for_pipeline(self, pipeline: Pipeline) -> Claim:
         """The claim of one of its pipelines, and of every choice that this one leaves open."""
-        bound = self.bound_time
+        assert pipeline.grid.time == self.pipeline.grid.time, "the pipelines of a claim share ticks"
         return self._replace(
             pipeline=pipeline,
-            bound=None if bound is None else bound_in_ticks(pipeline, bound),
             devices=(),
             decisions=pipeline.open_decisions & (Decisions.PARTITION | Decisions.OF_MODEL),
         )
@@ -120,9 +116,9 @@ def stated_by(schedule: Timetable) -> Claim | None:
     span = schedule.objective is Objective.DEVICE_SPAN
     devices = () if origin.certificate is None else origin.certificate.devices
     decisions = Decisions.NONE if origin.certificate is None else origin.certificate.decisions
-    kind, bound = origin.backward_kind or BackwardKind.SPLIT, origin.lower_bound
-    ticks = bound_in_ticks(pipeline, bound)
-    return Claim(pipeline, span, kind, ticks, devices, bound, decisions)
+    kind = origin.backward_kind or BackwardKind.SPLIT
+    bound = ceil(exact.in_ticks(origin.lower_bound, pipeline.ticks.per_unit))
+    return Claim(pipeline, span, kind, bound, devices, decisions)
 
 
 def fault(claim: Claim, schedule: Timetable) -> str | None:
@@ -142,8 +138,3 @@ def fault(claim: Claim, schedule: Timetable) -> str | None:
         backward_text = "one operation (BW)" if claim.fused else "split (B and W)"
         return f"origin: its bound is of backwards {backward_text}, not of those of this schedule"
     return None
-
-
-def bound_in_ticks(pipeline: Pipeline, bound: Fraction) -> int:
-    """Turn a bound into ticks, rounded up: values are whole ticks."""
-    return ceil(exact.in_ticks(bound, pipeline.ticks.per_unit))

@@ -16,11 +16,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from functools import lru_cache
 from itertools import pairwise, product
-from math import ceil
 from time import monotonic
 from typing import NamedTuple
 
-from ppopt.problem import exact
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.modules import Chosen
@@ -118,8 +116,7 @@ class _Choices:
         self._lower_bound = lru_cache(maxsize=None)(self._times.lower_bound)
         self._hosted = claim.pipeline.hosted[0]
         self._stages, self._layers = claim.pipeline.num_stages, len(claim.pipeline.model)
-        time = claim.bound_time
-        self._bound = None if time is None else ceil(exact.in_ticks(time, self._sums.grid.time))
+        self._bound = claim.bound
         self._order = sorted(range(len(self._hosted)), key=lambda device: self._hosted[device][0])
         self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
         self._barren: set[tuple[int, Cuts]] = set()

@@ -60,7 +60,7 @@ class SolveOptions:
 
     def tell(self, phase: str) -> None:
         """Report the phase of work that has no value and no bound."""
-        self.announce(Progress.of_ticks(self.spent, phase, None, 0, 1))
+        self.announce(Progress(self.spent, phase, None, 0, 1))
 
     def in_scope(self, progress: Callback | None = None, stop: Stop | None = None) -> SolveOptions:
         """Options of a search for the time left in the enclosing scopes."""

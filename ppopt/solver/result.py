@@ -44,30 +44,25 @@ class Status(StrEnum):
 
 
 class Progress(NamedTuple):
-    """State of a search; value and bound in the user's unit."""
+    """State of a search."""
 
     seconds: float
     phase: str
     """Name of the method at work."""
-    value: Fraction | None
-    lower_bound: Fraction
+    value_ticks: int | None
+    bound_ticks: int
+    per_unit: int
+    """Ticks of its value and bound in one unit of time."""
 
-    @classmethod
-    def of_ticks(
-        cls, seconds: float, phase: str, value: int | None, bound: int, per_unit: int
-    ) -> Progress:
-        """The state of a search whose value and bound are in ticks."""
-        in_units = None if value is None else Fraction(value, per_unit)
-        return cls(seconds, phase, in_units, Fraction(bound, per_unit))
+    @property
+    def value(self) -> Fraction | None:
+        """Best value in the user's unit; None without a schedule."""
+        return None if self.value_ticks is None else Fraction(self.value_ticks, self.per_unit)
 
-    def ticks(self, per_unit: int) -> tuple[int | None, int]:
-        """Its value and its bound in ticks of the grid on which it was searched."""
-        return ticks_of(self.value, per_unit), int(self.lower_bound * per_unit)
-
-
-def ticks_of(value: Fraction | None, per_unit: int) -> int | None:
-    """A value in ticks of the grid on which it was searched; None if it is unknown."""
-    return None if value is None else int(value * per_unit)
+    @property
+    def lower_bound(self) -> Fraction:
+        """Lower bound in the user's unit."""
+        return Fraction(self.bound_ticks, self.per_unit)
 
 
 Callback = Callable[[Progress], None]
@@ -98,12 +93,12 @@ class Result(DrivenResult, NotebookView):
     """Kind of backwards that was searched."""
     status: Status
     schedule: Schedule | None
-    value: Fraction | None
-    """Objective of the schedule in the user's unit; None without a schedule."""
-    lower_bound: Fraction | None
-    """Lower bound of the schedules of this search space, in the user's unit; None: infeasible."""
+    value_ticks: int | None
+    """Objective of the schedule in ticks of the grid; None without a schedule."""
+    bound_ticks: int | None
+    """Lower bound of the schedules of this search space in ticks; None: infeasible."""
     proof: str
-    """Text of the argument behind `lower_bound`, or behind infeasibility."""
+    """Text of the argument behind the bound, or behind infeasibility."""
     certificate: Certificate
     """Certificate of the same argument, for `ppopt.recheck`."""
     provenance: Provenance
@@ -117,6 +112,19 @@ class Result(DrivenResult, NotebookView):
                 f"no schedule is said to exist, without a memory limit: please report it "
                 f"({self.proof})"
             )
+
+    @property
+    def value(self) -> Fraction | None:
+        """Objective of the schedule in the user's unit; None without a schedule."""
+        return self._time(self.value_ticks)
+
+    @property
+    def lower_bound(self) -> Fraction | None:
+        """Lower bound in the user's unit; None: infeasible."""
+        return self._time(self.bound_ticks)
+
+    def _time(self, ticks: int | None) -> Fraction | None:
+        return None if ticks is None else self.pipeline.ticks.time(ticks)
 
     @property
     def fused(self) -> bool:
@@ -152,19 +160,15 @@ class Result(DrivenResult, NotebookView):
         """Claimed bound, or claim of infeasibility; None if there is neither."""
         if self.lower_bound is None and self.status is not Status.INFEASIBLE:
             return None
-        from ppopt.rechecker.claim import Claim, bound_in_ticks  # noqa: PLC0415  on use
+        from ppopt.rechecker.claim import Claim  # noqa: PLC0415  on use
 
-        bound = None
-        if self.lower_bound is not None:
-            bound = bound_in_ticks(self.pipeline, self.lower_bound)
         placement = self.pipeline.open_decisions & Decisions.PLACEMENT
         return Claim(
             self.pipeline,
             self.objective is Objective.DEVICE_SPAN,
             self.backward_kind,
-            bound,
+            self.bound_ticks,
             self.certificate.devices,
-            self.lower_bound,
             placement or self.certificate.decisions,
         )
 

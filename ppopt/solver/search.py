@@ -117,7 +117,7 @@ class Search:
 
     def _state(self, value: int | None, bound: int) -> Progress:
         per_unit = self.problem.pipeline.grid.time
-        return Progress.of_ticks(self.options.spent, self._phase, value, bound, per_unit)
+        return Progress(self.options.spent, self._phase, value, bound, per_unit)
 
     def run(self, start: WarmStart) -> None:
         """Search until proof, until the time is up, or until Ctrl-C.
@@ -249,7 +249,6 @@ class Search:
 
 def _result(search: Search, hint: HintRecord | None) -> Result:
     problem, incumbent = search.problem, search.incumbent
-    ticks = problem.pipeline.ticks
     infeasible = bool(incumbent.infeasible)
     result = Result(
         pipeline=problem.pipeline,
@@ -257,8 +256,8 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
         backward_kind=search.requested.backward_kind,
         status=_status(incumbent),
         schedule=None,
-        value=None if incumbent.value is None else ticks.time(incumbent.value),
-        lower_bound=None if infeasible else ticks.time(incumbent.bound.value),
+        value_ticks=incumbent.value,
+        bound_ticks=None if infeasible else incumbent.bound.value,
         proof=_proof(search),
         certificate=(Certificate(Argument.MEMORY) if infeasible else incumbent.bound.certificate),
         provenance=search.options.provenance,

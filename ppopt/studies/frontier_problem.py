@@ -447,7 +447,7 @@ class PlacementsProblem(FrontierProblem):
         return replace(
             best,
             status=Status.INFEASIBLE if bound == inf else Status.of(best.value, Fraction(bound)),
-            lower_bound=None if bound == inf else Fraction(bound),
+            bound_ticks=None if bound == inf else int(bound * best.pipeline.grid.time),
             solve_seconds=sum(result.solve_seconds for result in results),
         )
 

@@ -11,6 +11,7 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 from typing import Annotated, Any, NamedTuple
 
 from ppopt.cancellation import driven
@@ -21,6 +22,7 @@ from ppopt.formats.figures import ScheduleFigures, limits
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain_or_none
+from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
@@ -33,7 +35,6 @@ from ppopt.solver.search import problem_of, search_from
 from ppopt.solver.solve import solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice
-from ppopt.studies.evaluate import objective_value
 from ppopt.studies.records import (
     STATUS,
     DamagedError,
@@ -135,7 +136,7 @@ def _searched(
     job: SolveJob, earlier: Result | None, progress: Callback | None, began: float | None
 ) -> Result:
     pipeline = job.pipeline
-    if earlier is None or earlier.lower_bound is None:
+    if earlier is None or earlier.bound_ticks is None:
         return solve(
             pipeline,
             objective=job.objective,
@@ -151,7 +152,7 @@ def _searched(
     schedules = () if earlier.schedule is None else (earlier.schedule,)
     with options.scope():
         candidates = choice_of(problem)
-    bound = int(earlier.lower_bound * pipeline.grid.time)
+    bound = earlier.bound_ticks
     if candidates is not None:
         return ConfigurationSearch(
             candidates, problem, options, start_schedules=schedules, lower_bound=bound
@@ -171,23 +172,24 @@ def _better(old: Result, new: Result) -> Result:
     limit and the workers are those of the run with the larger product of both.
     """
     better = new
-    if old.value is not None and (new.value is None or old.value < new.value):
+    known, value = old.value_ticks, new.value_ticks
+    if known is not None and (value is None or known < value):
         better = replace(
             better,
             pipeline=old.pipeline,
             schedule=old.schedule,
-            value=old.value,
+            value_ticks=known,
             status=Status.FEASIBLE,
         )
     if (
         new.status is not Status.INFEASIBLE
-        and old.lower_bound is not None
-        and (new.lower_bound is None or old.lower_bound >= new.lower_bound)
+        and old.bound_ticks is not None
+        and (new.bound_ticks is None or old.bound_ticks >= new.bound_ticks)
     ):
         better = replace(
-            better, lower_bound=old.lower_bound, proof=old.proof, certificate=old.certificate
+            better, bound_ticks=old.bound_ticks, proof=old.proof, certificate=old.certificate
         )
-    if better.value is not None and better.value == better.lower_bound:
+    if better.value_ticks is not None and better.value_ticks == better.bound_ticks:
         better = replace(better, status=Status.OPTIMAL)
     longer = max(
         old.provenance, new.provenance, key=lambda effort: effort.time_limit * effort.workers
@@ -202,15 +204,15 @@ def _evaluated(job: SolveJob) -> Result:
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     bound = None
     if pipeline.open_decisions & Decisions.OF_STRATEGY and not choice.proved:
-        bound = choice.lower_bound or ZERO
+        bound = in_ticks(choice.lower_bound or ZERO, pipeline)
     result = Result(
         pipeline=choice.schedule.pipeline,
         objective=job.objective,
         backward_kind=job.backward_kind,
         status=Status.FEASIBLE,
         schedule=choice.schedule,
-        value=objective_value(choice.schedule, job.objective),
-        lower_bound=bound,
+        value_ticks=choice.schedule.metrics.value_ticks(job.objective),
+        bound_ticks=bound,
         proof="",
         certificate=Certificate(Argument.SEARCH),
         provenance=Provenance(job.seed, 1, limit, versions()),
@@ -282,18 +284,19 @@ def from_document(document: Mapping[str, Any], job: SolveJob, effort: StoredEffo
     native, certificate = document["schedule"], document["certificate"]
     schedule = None if native is None else _schedule(native, job)
     status = Status(effort.status)
-    value = None if schedule is None else objective_value(schedule, job.objective)
-    bound = within("lower_bound", fraction, document["lower_bound"])
+    pipeline = job.pipeline if schedule is None else schedule.pipeline
+    value = None if schedule is None else schedule.metrics.value_ticks(job.objective)
+    bound = in_ticks(within("lower_bound", fraction, document["lower_bound"]), pipeline)
     _check(status, value, bound, job)
     read_versions = within("versions", origin_json.VERSIONS.read, document["versions"])
     return Result(
-        pipeline=job.pipeline if schedule is None else schedule.pipeline,
+        pipeline=pipeline,
         objective=job.objective,
         backward_kind=job.backward_kind,
         status=status,
         schedule=schedule,
-        value=value,
-        lower_bound=bound,
+        value_ticks=value,
+        bound_ticks=bound,
         proof=within("proof", text, document["proof"]),
         certificate=Certificate(Argument.SEARCH)
         if certificate is None
@@ -337,6 +340,11 @@ def fraction(value: object) -> Fraction | None:
     return Fraction(int(parts[1]), int(parts[2] or 1))
 
 
+def in_ticks(bound: Fraction | None, pipeline: Pipeline) -> int | None:
+    """A stored bound in ticks of a pipeline, rounded up: values are whole."""
+    return None if bound is None else ceil(bound * pipeline.grid.time)
+
+
 def _schedule(native: object, job: SolveJob) -> Schedule:
     """Schedule on the pipeline of the job, verified with its claims."""
     schedule, claims = schedule_json.schedule_from_object(native, job.fixed_pipeline)
@@ -358,7 +366,7 @@ def _verified(schedule: Schedule, claims: dict[str, Any], *, enforce_limit: bool
         raise InputError(str(violations[0]))
 
 
-def _check(status: Status, value: Fraction | None, bound: Fraction | None, job: SolveJob) -> None:
+def _check(status: Status, value: int | None, bound: int | None, job: SolveJob) -> None:
     """Raise InputError if status, value, bound and limit contradict each other."""
     with_schedule = status in (Status.OPTIMAL, Status.FEASIBLE)
     if with_schedule != (value is not None):
@@ -366,9 +374,9 @@ def _check(status: Status, value: Fraction | None, bound: Fraction | None, job: 
     if status is Status.INFEASIBLE and job.pipeline.limits is None:
         raise InputError("it is infeasible, without a memory limit")
     if value is not None and bound is not None and bound > value:
-        raise InputError(f"the bound {bound} is above the value {value}")
+        raise InputError(f"the bound {bound} is above the value {value}, in ticks")
     if status is Status.OPTIMAL and bound != value:
-        raise InputError(f"it is optimal, its bound {bound} is not its value {value}")
+        raise InputError(f"it is optimal, its bound {bound} is not its value {value}, in ticks")
 
 
 # Shown.

@@ -23,6 +23,7 @@ from ppopt import interrupts
 from ppopt.cancellation import driven, equal_share, over, part, scope, seconds_left, shield
 from ppopt.errors import InputError, NotApplicableError, RunError
 from ppopt.formats.fields import within
+from ppopt.problem import exact
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import min_known
 from ppopt.solver.child_process import interpreter
@@ -406,8 +407,12 @@ class _ParallelSearch:
 
     def _announce(self) -> None:
         """Report the best value and the bound so far."""
-        bound = self.lower_bound or ZERO
-        self._request.announce(Progress(self._request.spent, "combinations", self.best, bound))
+        bound, best = self.lower_bound or ZERO, self.best
+        per_unit = exact.common_denominator((bound, best or ZERO))
+        value = None if best is None else int(best * per_unit)
+        self._request.announce(
+            Progress(self._request.spent, "combinations", value, int(bound * per_unit), per_unit)
+        )
 
     def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""

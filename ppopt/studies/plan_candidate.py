@@ -14,6 +14,7 @@ from typing import Any
 
 from ppopt.cancellation import part, shield
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.orders import is_of_kind
@@ -39,10 +40,7 @@ DESCENT_SHARE = 0.5
 
 
 class PlanCandidate:
-    """State of one configuration of a plan.
-
-    Values are in the user's unit; times per microbatch are in ticks of the grid of the plan.
-    """
+    """State of one configuration of a plan; times per microbatch are in ticks of the grid."""
 
     impossible = False
     """Whether it is proved that no schedule is within the memory limits."""
@@ -87,25 +85,14 @@ class PlanCandidate:
         return None if best is None or best.result is None else best.result.schedule
 
     @property
-    def value(self) -> Fraction | None:
-        """Objective of the best schedule."""
-        schedule = self.schedule
-        return None if schedule is None else objective_value(schedule, self.problem.objective)
-
-    @property
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule."""
         schedule = self.schedule
         return None if schedule is None else peak_memory(schedule)
 
-    @property
-    def bound(self) -> Fraction:
-        """Lower bound of all schedules."""
-        return self.in_units(self.state.open_bound)
-
-    def in_units(self, time: int) -> Fraction:
-        """The user's time of all microbatches, if each takes a time of the grid."""
-        return self.problem.pipeline.ticks.time(time) / self.weight
+    def ticks(self, time: int) -> int:
+        """The smallest number of ticks of all microbatches if each takes at least a time."""
+        return -(-time // self.weight)
 
     def is_open(self, ceiling: int | None) -> bool:
         """Whether the configuration may be below a ceiling, per microbatch."""
@@ -132,7 +119,7 @@ class PlanCandidate:
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute not in `known` whose bounds are below the ceiling."""
-        rest = self.choice.rest(known, None if ceiling is None else -(-ceiling // self.weight))
+        rest = self.choice.rest(known, None if ceiling is None else self.ticks(ceiling))
         if isinstance(rest, Complete):
             return rest
         return Unlisted(rest.bound * self.weight, rest.key)
@@ -242,8 +229,11 @@ class PlanCandidate:
         own = None if state.best is None else state.best.result
         if self.strategy is not None:
             return self._result_of_strategy(self.strategy, own)
-        bound = self.in_units(state.lower_bound)
-        if own and own.lower_bound == bound and state.best is state.known.get(ONLY):
+        if (
+            own
+            and own.bound_ticks == self.ticks(state.lower_bound)
+            and state.best is state.known.get(ONLY)
+        ):
             return own
         return result_of(self.choice, self.problem, state, self.options)
 
@@ -254,18 +244,18 @@ class PlanCandidate:
         result = result_of(self.choice, self.problem, self.state, self.options)
         if self.impossible:
             proof = "no partition is within the memory limits"
-            return replace(result, status=Status.INFEASIBLE, lower_bound=None, proof=proof)
-        return replace(result, lower_bound=None)
+            return replace(result, status=Status.INFEASIBLE, bound_ticks=None, proof=proof)
+        return replace(result, bound_ticks=None)
 
     def row(self, best: int | None) -> PlanRow:
         """Row of the plan; `best` is the minimum time per microbatch of all configurations."""
         result, bound = self.result, None
         if not self.impossible:
-            bound = self.bound if self.value is None else min(self.bound, self.value)
+            bound = min_known((self.ticks(self.state.open_bound), result.value_ticks))
             if self.configuration.strategy == SEARCHED:
-                result = replace(result, lower_bound=bound)
-        longest = None if best is None else self.in_units(best)
-        status = RowStatus.of(self.value, bound, longest, searched=bool(self.searches))
+                result = replace(result, bound_ticks=bound)
+        longest = None if best is None else self.ticks(best)
+        status = RowStatus.of(result.value_ticks, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
 

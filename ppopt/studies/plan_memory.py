@@ -13,7 +13,7 @@ from ppopt.problem.decisions import Decisions
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
-from ppopt.studies.evaluate import peak_memory
+from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve
 from ppopt.studies.frontier_problem import frontier_problem_of
 from ppopt.studies.frontier_search import ParetoSearch
@@ -103,7 +103,7 @@ def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> W
 
     The best schedule does not change.
     """
-    value = candidate.in_units(max_time)
+    value = candidate.problem.pipeline.ticks.time(max_time) / candidate.weight
     if candidate.strategy is not None:
         return _bisect_memory(candidate, candidate.strategy, value)
     search = _search_memory(candidate, value, tell)
@@ -134,8 +134,9 @@ def _bisect_memory(
     A limit without a schedule of that speed is not proved infeasible.
     """
     schedule, pipeline = candidate.schedule, candidate.problem.pipeline
-    assert schedule is not None and candidate.value is not None
-    point = WithinShare(candidate.configuration, candidate.value, peak_memory(schedule), None)
+    assert schedule is not None
+    figures = objective_value(schedule, candidate.problem.objective), peak_memory(schedule)
+    point = WithinShare(candidate.configuration, *figures, None)
     low = _min_peak(candidate) if pipeline.open_decisions & Decisions.OF_STRATEGY else point.memory
     while point.memory - low > MEMORY_STEP * point.memory and not over():
         limit = (low + point.memory) / 2

@@ -116,7 +116,7 @@ def _row_from_object(value: object, space: PlanSpace, options: SolveOptions) -> 
         configuration=row["configuration"],
         status=RowStatus(row["status"]),
         result=outcome.with_origin(result) if job.searched else result,
-        lower_bound=row["lower_bound"],
+        bound_ticks=outcome.in_ticks(row["lower_bound"], result.pipeline),
         searches=row["searches"],
         ruled_out_by_bounds=row["ruled_out"],
     )

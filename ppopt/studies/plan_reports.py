@@ -97,5 +97,5 @@ class PlanReports:
             search.run_rounds(MORE_ROUNDS)
         value, lower_bound = search.ceiling, search.lower_bound
         assert value is not None and lower_bound is not None
-        times = map(self.search.in_units, (value, lower_bound))
+        times = (Fraction(time, self.search.per_unit) for time in (value, lower_bound))
         return MoreMemory(raised_limits, *times)

@@ -47,9 +47,9 @@ class RowStatus(StrEnum):
     @classmethod
     def of(
         cls,
-        value: Fraction | None,
-        bound: Fraction | None,
-        best: Fraction | None,
+        value: Fraction | int | None,
+        bound: Fraction | int | None,
+        best: Fraction | int | None,
         *,
         searched: bool = True,
     ) -> RowStatus:
@@ -74,8 +74,8 @@ class PlanRow:
     result: Result
     """Result of the best schedule found; its bound covers all partitions, if these are searched.
     The result of a strategy has no bound: other orders may be better."""
-    lower_bound: Fraction | None
-    """Lower bound of the schedules; None: there is no schedule."""
+    bound_ticks: int | None
+    """Lower bound of the schedules in ticks; None: there is no schedule."""
     searches: int
     """Number of searches of single partitions; 0: the configuration was bounded only."""
     ruled_out_by_bounds: bool
@@ -100,6 +100,11 @@ class PlanRow:
     def value(self) -> Fraction | None:
         """Objective of the best schedule; None if none was found."""
         return self.result.value
+
+    @property
+    def lower_bound(self) -> Fraction | None:
+        """Lower bound of the schedules; None: there is no schedule."""
+        return None if self.bound_ticks is None else self.pipeline.ticks.time(self.bound_ticks)
 
     @property
     def peak(self) -> Fraction | None:

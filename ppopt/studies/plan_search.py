@@ -47,7 +47,6 @@ from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Status
 from ppopt.studies.baselines import GRACE
-from ppopt.studies.evaluate import objective_value
 from ppopt.studies.first_schedules import (
     first_schedules_of,
     num_evaluated,
@@ -104,7 +103,7 @@ class PlanSearch:
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
-            options, progress=lambda state: self.tell(state.phase, state.value),
+            options, progress=lambda state: self.tell(state.phase, state.value_ticks),
             stop=None if options.stop is None else self._stops,
         )  # fmt: skip
         self._search = ConfigurationSearch(
@@ -190,9 +189,12 @@ class PlanSearch:
         objective, known = self.set_up.objective, list(schedules)
         for candidate in self.candidates:
             own = [schedule for schedule in known if candidate.contains(schedule)]
-            best = min(own, key=lambda start: objective_value(start, objective), default=None)
-            value = candidate.value
-            if best is not None and (value is None or objective_value(best, objective) < value):
+            best = min(own, key=lambda start: start.metrics.value_ticks(objective), default=None)
+            if best is None:
+                continue
+            known_value = candidate.state.value
+            value = best.metrics.value_ticks(objective) * candidate.weight
+            if known_value is None or value < known_value:
                 candidate.take(best)
                 self._hints.append((candidate, best))
 
@@ -353,10 +355,10 @@ class PlanSearch:
 
         Returns the number of placements with hints.
         """
-        hints: dict[tuple[Any, ...], list[tuple[Fraction, Schedule]]] = {}
+        hints: dict[tuple[Any, ...], list[tuple[int, Schedule]]] = {}
         for candidate, hint in self._hints:
             if candidate in self._orders and self._is_open(candidate):
-                value = objective_value(hint, self.set_up.objective) / hint.pipeline.batches
+                value = hint.metrics.value_ticks(self.set_up.objective) * candidate.weight
                 hints.setdefault(candidate.configuration[:3], []).append((value, hint))
         self._hints.clear()
         ranked = [
@@ -371,7 +373,7 @@ class PlanSearch:
     def _stops(self, state: Progress) -> bool:
         """Whether the caller ends the search, with this state of the search of all orders."""
         return self.options.stop is not None and self.options.stop(
-            self._state(state.phase, state.value)
+            self._state(state.phase, state.value_ticks)
         )
 
     def _update_orders(self) -> None:
@@ -401,7 +403,7 @@ class PlanSearch:
             chosen = configuration.recompute == SEARCH
             return candidate.state.value, candidate.peak, chosen, configuration
 
-        scheduled = [candidate for candidate in self.candidates if candidate.value is not None]
+        scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         return min(scheduled, key=rank, default=None)
 
     @property
@@ -414,11 +416,12 @@ class PlanSearch:
         """Time per microbatch of the best schedule."""
         return min_known(candidate.state.value for candidate in self.candidates)
 
-    def in_units(self, time: int) -> Fraction:
-        """A time of the search for the microbatches of the best configuration."""
+    @property
+    def per_unit(self) -> int:
+        """Times of the search in one unit of time of the best configuration."""
         best, set_up = self.best, self.set_up
         weight = set_up.space.weight(set_up.space.batches[0]) if best is None else best.weight
-        return set_up.problem.pipeline.ticks.time(time) / weight
+        return weight * set_up.problem.pipeline.ticks.per_unit
 
     @property
     def lower_bound(self) -> int | None:
@@ -461,7 +464,7 @@ class PlanSearch:
 
     # Reports.
 
-    def _state(self, phase: str, running_value: Fraction | None = None) -> Progress:
+    def _state(self, phase: str, running_value: int | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
 
         A running search of all orders may have a value, per microbatch.
@@ -469,14 +472,11 @@ class PlanSearch:
         strategies = filterfalse(attrgetter("impossible"), self._strategies)
         bounds = (self._search.state.lower_bound, *map(_by_bound, strategies))
         known = lower_bound_of(bounds_of_all(bounds, self.set_up.late))
-        bound = self.in_units(max(self.lower_bound or 0, known or 0))
-        value = self._value
-        if running_value is not None:
-            value = min_known((value, int(running_value * self.set_up.problem.pipeline.grid.time)))
-        best = None if value is None else self.in_units(value)
-        return Progress(self.options.spent, phase, best, bound)
+        bound = max(self.lower_bound or 0, known or 0)
+        value = min_known((self._value, running_value))
+        return Progress(self.options.spent, phase, value, bound, self.per_unit)
 
-    def tell(self, phase: str, running_value: Fraction | None = None) -> None:
+    def tell(self, phase: str, running_value: int | None = None) -> None:
         """Report the state of the plan; see `_state`."""
         self.options.announce(self._state(phase, running_value))
 
@@ -506,7 +506,7 @@ class PlanSearch:
             objective=set_up.objective,
             status=Status.of(value, lower_bound),
             rows=tuple(rows),
-            lower_bound=None if lower_bound is None else self.in_units(lower_bound),
+            lower_bound=None if lower_bound is None else Fraction(lower_bound, self.per_unit),
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,

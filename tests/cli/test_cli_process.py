@@ -8,7 +8,6 @@ import shlex
 import signal
 import subprocess
 import sys
-from fractions import Fraction
 from pathlib import Path
 
 import pytest
@@ -179,11 +178,11 @@ def test_progress_stays_on_one_line(
     monkeypatch.setenv("COLUMNS", "40")
     monkeypatch.setattr(progress, "AFTER", 0.0)
     line = progress._Line(60)
-    state = Progress(0, "method " * 9, Fraction(41, 2), Fraction(19))
+    state = Progress(0, "method " * 9, 41, 38, per_unit=2)
     line.update(state)
     line.draw()
     assert capsys.readouterr().err.split("\r")[1] == "    0 of 60 s  best 20.5, gap 7.4 %"
-    line.update(state._replace(phase="cuts", value=None))
+    line.update(state._replace(phase="cuts", value_ticks=None))
     line.draw()
     second_line = capsys.readouterr().err.split("\r")[1]
     assert second_line.rstrip() == "    0 of 60 s  nothing found yet  cuts"

@@ -281,7 +281,7 @@ SMALL = {
 def test_a_bound_of_two_routes_that_is_too_high_is_refuted() -> None:
     pipeline = Pipeline(stages=2, batches=2, routes=2, p2p=1, link_mode="exclusive")
     result = solve(pipeline, time_limit=600, workers=1)
-    rechecked = recheck(replace(result, lower_bound=result.value + 1), workers=1)
+    rechecked = recheck(replace(result, bound_ticks=result.value_ticks + 1), workers=1)
     assert rechecked.verdict == "wrong"
     assert rechecked.counterexample.pipeline.link_mode is LinkMode.EXCLUSIVE
     assert verify(rechecked.counterexample) == []

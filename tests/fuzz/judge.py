@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from fractions import Fraction
+from math import ceil
 
 import ppopt
 from ppopt import Pipeline, Result, Rule, Schedule, Status, Verdict, verify
@@ -86,7 +87,8 @@ def rechecked(
         yield Finding("true-bound-refuted", f"the bound {result.lower_bound} is refuted")
     if above is None:
         return
-    verdict = ppopt.recheck(replace(result, lower_bound=above), time_limit=seconds, workers=1)
+    ticks = ceil(above * result.pipeline.grid.time)
+    verdict = ppopt.recheck(replace(result, bound_ticks=ticks), time_limit=seconds, workers=1)
     if verdict.verdict is Verdict.CONFIRMED or (decided and verdict.verdict is not Verdict.WRONG):
         yield Finding(f"inflated-bound-{verdict.verdict}", f"the bound {above}: {verdict.reason}")
     elif verdict.counterexample is not None:

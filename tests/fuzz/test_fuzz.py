@@ -179,9 +179,16 @@ BELIEVED = ppopt.Recheck(Verdict.CONFIRMED, "why not", (), 0.0)
 CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "bound": (
         "solve",
-        lambda result: replace(result, lower_bound=result.value and result.lower_bound + 1),
+        lambda result: replace(
+            result, bound_ticks=result.value and result.bound_ticks + result.pipeline.grid.time
+        ),
     ),
-    "value": ("solve", lambda result: replace(result, value=result.value and result.value + 1)),
+    "value": (
+        "solve",
+        lambda result: replace(
+            result, value_ticks=result.value and result.value_ticks + result.pipeline.grid.time
+        ),
+    ),
     "belief": ("recheck", lambda _: BELIEVED),
     "points": ("frontier", lambda result: replace(result, points=())),
     "claim": ("best_choice", lambda result: replace(result, lower_bound=result.value + 1)),

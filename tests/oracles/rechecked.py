@@ -51,10 +51,8 @@ def assert_proved(result: Result, more: Fraction | None = None) -> None:
     claim = result.claim
     assert claim is not None and claim.bound is not None
     higher = claim._replace(bound=claim.bound + 1)
-    if claim.decisions:
-        assert claim.bound_time is not None
-        tick = Fraction(1, result.pipeline.ticks.per_unit)
-        higher = claim._replace(bound_time=claim.bound_time + (more or tick))
+    if claim.decisions and more is not None:
+        higher = claim._replace(bound=claim.bound + int(more * result.pipeline.ticks.per_unit))
     wrong = check(higher, HANGS, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []

@@ -512,7 +512,7 @@ def test_a_bound_of_a_pipeline_without_memory_is_confirmed(kind: str, objective:
     pipeline = ppopt.Pipeline(stages=2, batches=3, activation=3, mem_limit=2)
     result = ppopt.solve(pipeline, workers=1, backward_kind=kind, objective=objective)
     assert result.status is ppopt.Status.INFEASIBLE
-    claim = replace(result, status=ppopt.Status.UNKNOWN, lower_bound=Fraction(40))
+    claim = replace(result, status=ppopt.Status.UNKNOWN, bound_ticks=40 * result.pipeline.grid.time)
     assert ppopt.recheck(claim, workers=1).verdict == "confirmed"
 
 

@@ -74,7 +74,7 @@ def test_of_too_many_partitions_that_of_the_schedule_is_checked(
     assert rechecked.reason.startswith(
         "not all 36 partitions can be searched again; for that of this schedule it is confirmed: "
     )
-    inflated = replace(result, lower_bound=result.lower_bound + Fraction(1, 2))
+    inflated = replace(result, bound_ticks=result.bound_ticks + 1)
     wrong = ppopt.recheck(inflated, workers=1)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
@@ -97,7 +97,8 @@ def test_more_partitions_than_can_be_searched_are_not_listed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Below its optimum, some of 36 partitions are left to a search."""
-    claim = searched().claim._replace(bound_time=Fraction(1000))
+    claim = searched().claim
+    claim = claim._replace(bound=1000 * claim.pipeline.ticks.per_unit)
     left = open_partitions(claim, inf)
     assert left is not None and len(left) == 36
     monkeypatch.setattr(partitions, "MAX_OPEN", 35)
@@ -115,10 +116,8 @@ def test_cuts_that_leave_too_much_work_are_not_followed(monkeypatch: pytest.Monk
     monkeypatch.setattr(partitions._Choices, "_reaches", counted)
     model = Model([{"forward": 1, "backward": 2}] * 64)
     pipe = model.pipeline(devices=4, batches=64, partition="search")
-    bound = Fraction(16 * 3 * 67)
-    claim = Claim(
-        pipe, False, BackwardKind.WHOLE, None, decisions=Decisions.PARTITION, bound_time=bound
-    )
+    bound = 16 * 3 * 67 * pipe.ticks.per_unit
+    claim = Claim(pipe, False, BackwardKind.WHOLE, bound, decisions=Decisions.PARTITION)
     assert open_partitions(claim, inf) == []
     assert bounded[0] < 1000
 
@@ -134,7 +133,8 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
     pipe = pipeline(space, "search", **rng.choice(LINKS))
     bound = over_partitions(Problem(pipe, objective, kind)).bound
-    claim = Claim(pipe, space.span, kind, None, decisions=Decisions.PARTITION, bound_time=bound)
+    ticks = None if bound is None else int(bound * pipe.grid.time)
+    claim = Claim(pipe, space.span, kind, ticks, decisions=Decisions.PARTITION)
     assert open_partitions(claim, inf) == []
 
 

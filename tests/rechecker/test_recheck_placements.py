@@ -55,7 +55,7 @@ def test_a_bound_of_placements_and_partitions_together_is_refuted_but_not_confir
     rechecked = recheck(loads(dumps(best.schedule), "x")[0], workers=1)
     assert rechecked.verdict is Verdict.UNDECIDED
     assert "combinations of decisions are not enumerated" in rechecked.reason
-    higher = replace(best, lower_bound=best.lower_bound + 1)
+    higher = replace(best, bound_ticks=best.bound_ticks + best.pipeline.grid.time)
     assert recheck(higher, workers=1).verdict is Verdict.WRONG
     slower = solve(replace(pipeline, placement=(1, 0), partition=(1, 3)), workers=1, time_limit=600)
     assert slower.value > best.value

@@ -42,7 +42,7 @@ def arguments(**fields: Any) -> list[bool]:
     mixed = claim(BackwardKind.MIXED, **fields)
     filled = claim(batches=4, mem_limit=2, **fields)
     layers = claim(model=LAYERS, partition="search", **fields)
-    layers = layers._replace(decisions=Decisions.PARTITION, bound_time=1)
+    layers = layers._replace(decisions=Decisions.PARTITION, bound=1)
     return [
         by_arithmetic(claim(**fields)) is not None,
         list(over_limit(tight)) != [],

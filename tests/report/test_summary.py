@@ -11,6 +11,7 @@ import pytest
 import ppopt
 from ppopt import Model
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.grid import Grid
 from ppopt.report.bottleneck import describe_bottleneck
 from ppopt.report.numbers import percent, significant
 from ppopt.report.plan_objects import report_plan
@@ -111,10 +112,10 @@ def test_a_bound_that_equals_the_value_has_its_digits_in_a_plan() -> None:
     """3722.6 is 3,723 as a value, and 3,722 as a bound of more."""
     model = Model([{"forward": 1, "count": 2}])
     plan = gpipe_plan(model, batches=1)
-    value = Fraction("3722.6")
-    result = replace(plan.rows[0].result, value=value)
-    for bound, text in ((value, "3,723"), (value - Fraction(1, 10), "3,722")):
-        row = replace(plan.rows[0], result=result, lower_bound=bound)
+    pipeline = replace(plan.pipeline, grid=Grid(10, 1))
+    result = replace(plan.rows[0].result, pipeline=pipeline, schedule=None, value_ticks=37226)
+    for bound, text in ((37226, "3,723"), (37225, "3,722")):
+        row = replace(plan.rows[0], result=result, bound_ticks=bound)
         columns = plan_columns(replace(plan, rows=(row,)), exact=False)
         assert (columns["value"].cell(row), columns["bound"].cell(row)) == ("3,723", text)
 

@@ -79,8 +79,8 @@ def test_an_anchor_is_searched_at_every_level(
             (int(problem.pipeline.costs.forward[0]), options.params.rounds.max_rounds or 0)
         )
         result = search_from(start, problem, options)
-        value = 3 * (result.value or 0)  # far above all bounds, so that none is ruled out
-        return replace(result, status=Status.FEASIBLE, lower_bound=Fraction(0), value=value)
+        value = 3 * (result.value_ticks or 0)  # far above all bounds, so that none is ruled out
+        return replace(result, status=Status.FEASIBLE, bound_ticks=0, value_ticks=value)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(searching, "search_from", watched)

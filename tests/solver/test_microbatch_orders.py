@@ -272,8 +272,7 @@ def test_no_bound_above_the_optimum_is_confirmed(order: str, case: Different, mo
     pipeline = replace(pipeline_of(case), order=order)
     result = solve(pipeline, backward_kind="whole", workers=1, time_limit=600)
     assert result.status is Status.OPTIMAL
-    tick = Fraction(1, pipeline.ticks.per_unit)
-    above = replace(result, lower_bound=result.value + tick)
+    above = replace(result, bound_ticks=result.value_ticks + 1)
     assert recheck(above, workers=1).verdict is Verdict.WRONG
 
 

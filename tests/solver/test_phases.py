@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 from itertools import combinations
 from random import Random
 from typing import Any
@@ -90,17 +89,15 @@ def test_the_best_of_all_partitions(seed: int, kind: BackwardKind) -> None:
         assert result.status is Status.INFEASIBLE
         return
     assert (result.status, result.value) == (Status.OPTIMAL, min(values))
-    assert result.lower_bound is not None
+    assert result.bound_ticks is not None
     assert result.schedule is not None
     assert "the bounds count phases on compute only" in result.proof
     claim = Claim(
-        result.pipeline, span=False, backward_kind=kind, bound=None, decisions=Decisions.PARTITION,
-        bound_time=result.lower_bound,
+        result.pipeline, span=False, backward_kind=kind, bound=result.bound_ticks,
+        decisions=Decisions.PARTITION,
     )  # fmt: skip
     assert check(claim, 60, 1, SEED, lambda _: None).verdict is Verdict.CONFIRMED
-    later = claim._replace(
-        bound_time=result.lower_bound + Fraction(1, result.pipeline.ticks.per_unit)
-    )
+    later = claim._replace(bound=result.bound_ticks + 1)
     assert check(later, 60, 1, SEED, lambda _: None).verdict is Verdict.WRONG
 
 

@@ -6,7 +6,6 @@ import signal
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import replace
-from fractions import Fraction
 from math import inf
 from multiprocessing import Pipe
 from typing import Any
@@ -277,7 +276,7 @@ def test_a_search_without_a_result_may_be_repeated(monkeypatch: pytest.MonkeyPat
 
 def test_messages_end_a_search() -> None:
     def state(bound: int) -> Progress:
-        return Progress(0.0, "", None, Fraction(bound))
+        return Progress(0.0, "", None, bound, 1)
 
     def ends(message: Cutoff | None, bound: int) -> bool:
         here, there = Pipe()
@@ -285,11 +284,11 @@ def test_messages_end_a_search() -> None:
             with there:
                 if message is not None:
                     there.send(message)
-                    return search_processes._Messages(here, 2).end(state(bound))
-            return search_processes._Messages(here, 2).end(state(bound))
+                    return search_processes._Messages(here).end(state(bound))
+            return search_processes._Messages(here).end(state(bound))
 
-    assert not ends(Cutoff(16), 7)
-    assert ends(Cutoff(16), 8)
+    assert not ends(Cutoff(16), 15)
+    assert ends(Cutoff(16), 16)
     assert ends(Cutoff(None), 0)
     assert ends(None, 0)
     """The parent is gone."""

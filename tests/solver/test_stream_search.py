@@ -94,7 +94,7 @@ def test_a_bound_that_is_too_high_is_refuted_by_a_schedule_over_links(
     pipeline = Pipeline(stages=2, batches=2, p2p=1, link_mode=link_mode)
     with work_clock(SHORT):
         result = solve(pipeline, objective=objective, time_limit=0.5, workers=1)
-    rechecked = recheck(replace(result, lower_bound=result.value + 1), workers=1)
+    rechecked = recheck(replace(result, bound_ticks=result.value_ticks + 1), workers=1)
     assert rechecked.verdict == "wrong"
     counterexample = rechecked.counterexample
     assert counterexample.pipeline.link_mode == link_mode
@@ -114,7 +114,7 @@ def test_what_streams_add_to_delays_is_proved_and_rechecked() -> None:
     argument = "all orders of the 12 operations and their transfers and found none faster; for"
     assert argument in result.proof and "delays" not in result.proof
     assert recheck(result, workers=1).verdict == "confirmed"
-    above = recheck(replace(result, lower_bound=result.value + 1), workers=1)
+    above = recheck(replace(result, bound_ticks=result.value_ticks + 1), workers=1)
     assert above.verdict == "wrong"
     assert above.counterexample is not None and verify(above.counterexample) == []
     delays = solve(replace(pipeline, link_mode="delay"), backward_kind="whole", workers=1)

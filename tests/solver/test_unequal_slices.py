@@ -96,7 +96,7 @@ def test_a_wrong_bound_is_refuted() -> None:
     pipeline = Pipeline(stages=2, batches=2, slice_times=[1, 3])
     result = solve(pipeline, backward_kind="whole", workers=1)
     assert result.status is Status.OPTIMAL
-    too_high = replace(result, lower_bound=result.value + Fraction(1, 4))
+    too_high = replace(result, bound_ticks=result.value_ticks + 1)
     assert recheck(too_high, workers=1).verdict is Verdict.WRONG
 
 

@@ -295,7 +295,7 @@ def test_an_interrupted_search_is_not_compared() -> None:
 
 def test_strategies_that_take_too_long_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """GPipe and the others of fixed order are tried; the one that adapts to the times is not."""
-    result = replace(solved(forward=[2, 3]), lower_bound=Fraction(0))
+    result = replace(solved(forward=[2, 3]), bound_ticks=0)
     every = baseline(result)
     monkeypatch.setattr(module, "MAX_SECONDS", 1e-3)
     limited = baseline(result)

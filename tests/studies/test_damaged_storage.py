@@ -171,7 +171,7 @@ def test_any_value_of_a_stored_document() -> None:
 def test_nothing_is_infeasible_without_a_memory_limit() -> None:
     result = outcome.run_job(JOB)
     infeasible = replace(
-        result, status=ppopt.Status.INFEASIBLE, schedule=None, value=None, lower_bound=None
+        result, status=ppopt.Status.INFEASIBLE, schedule=None, value_ticks=None, bound_ticks=None
     )
     assert outcome.read(outcome.stored(JOB, infeasible), JOB).status is ppopt.Status.INFEASIBLE
     free = replace(JOB, pipeline=replace(JOB.pipeline, mem_limit=None))

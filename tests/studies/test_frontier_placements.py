@@ -67,8 +67,13 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
         result = search(self, *arguments, **fields)
         if placement_name(self.problem.pipeline) != weak or result.lower_bound is None:
             return result
-        return replace(result, status=Status.UNKNOWN, lower_bound=Fraction(1), value=None,
-                       schedule=None)  # fmt: skip
+        return replace(
+            result,
+            status=Status.UNKNOWN,
+            bound_ticks=result.pipeline.grid.time,
+            value_ticks=None,
+            schedule=None,
+        )
 
     monkeypatch.setattr(FixedPipelineProblem, "search", unproved)
     monkeypatch.setattr(FixedPipelineProblem, "initial_bound", bounded_by_1)

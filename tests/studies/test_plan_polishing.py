@@ -52,12 +52,12 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     inner = search._search
     inner._driver.keep_best(inner._at((0, 2, 2, 2, 2)), known)
     candidate.update(None)
-    bound, before = candidate.bound, candidate.value
+    bound, before = candidate.state.open_bound, candidate.result.value
     halves.append(before / 2)
     with within(600):
         search._improve(1.0)
-    assert candidate.bound == bound
-    assert candidate.value < before / 2
+    assert candidate.state.open_bound == bound
+    assert candidate.result.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
     assert verify(candidate.schedule) == []
 

@@ -401,7 +401,10 @@ class TestMoreTime:
         even = replace(job.pipeline, partition="even")
         result = outcome.run_job(SolveJob(even, time_limit=600))
         known = replace(
-            best, status=ppopt.Status.FEASIBLE, schedule=result.schedule, value=result.value
+            best,
+            status=ppopt.Status.FEASIBLE,
+            schedule=result.schedule,
+            value_ticks=result.value_ticks,
         )
         repeated = outcome.run_job(job, known)
         assert (repeated.status, repeated.value) == (ppopt.Status.OPTIMAL, best.value)

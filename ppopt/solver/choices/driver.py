@@ -21,7 +21,7 @@ from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result, Status, ticks_of
+from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.search import search_from
 
 
@@ -92,9 +92,8 @@ class Driver:
 
     def _ends(self, configuration: Configuration, state: Progress) -> bool:
         """Whether a configuration can no longer be better, or the caller ends the search."""
-        value, proved = state.ticks(self._grid)
-        own = configuration.weighted(value)
-        bound = max(proved * configuration.weight, configuration.bound)
+        own = configuration.weighted(state.value_ticks)
+        bound = max(state.bound_ticks * configuration.weight, configuration.bound)
         if self._is_beaten(bound) or (own is not None and bound >= own):
             return True
         return self._stopped(self._choice.describe(configuration.key), own)
@@ -216,13 +215,13 @@ class Driver:
         """Include the result of a search."""
         self._waiting.pop(configuration.key, None)
         configuration.impossible |= result.status is Status.INFEASIBLE
-        if result.lower_bound is not None:
-            configuration.raise_bound(int(result.lower_bound * self._grid))
+        if result.bound_ticks is not None:
+            configuration.raise_bound(result.bound_ticks)
         self.keep_best(configuration, result)
 
     def keep_best(self, configuration: Configuration, result: Result) -> None:
         """Keep the schedule of a result if it is the best of its configuration, or of all."""
-        value = configuration.weighted(ticks_of(result.value, self._grid))
+        value = configuration.weighted(result.value_ticks)
         if value is None or (configuration.value is not None and value > configuration.value):
             return
         configuration.result, configuration.value = result, value
@@ -234,11 +233,11 @@ class Driver:
     def _progress(self, phase: str, value: int | None) -> Progress:
         """State of the search, if a running search has a value."""
         value, bound = min_known((value, self._state.value)), self._state.lower_bound
-        return Progress.of_ticks(self._options.spent, phase, value, bound, self._grid)
+        return Progress(self._options.spent, phase, value, bound, self._grid)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         """Report the state of the search of a configuration as that of all."""
-        value = configuration.weighted(ticks_of(state.value, self._grid))
+        value = configuration.weighted(state.value_ticks)
         self._announce(f"{self._choice.describe(configuration.key)}, {state.phase}", value)
 
     def _announce(self, phase: str, value: int | None = None) -> None:

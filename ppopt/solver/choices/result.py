@@ -27,7 +27,8 @@ def result_of(
     """Result of a search of the configurations of a choice, whose schedule is verified."""
     best = None if state.best is None else state.best.result
     weight = 1 if state.best is None else state.best.weight
-    bound = None if state.infeasible else state.lower_bound
+    bound = None if state.infeasible else -(-state.lower_bound // weight)
+    value = None if best is None else best.value_ticks
     scope = start_scope(problem) + delay_scope(problem)
     with options.scope():
         proof = choice.proof(state)
@@ -35,10 +36,10 @@ def result_of(
         pipeline=problem.pipeline if best is None else best.pipeline,
         objective=problem.objective,
         backward_kind=problem.backward_kind,
-        status=Status.of(state.value, bound),
+        status=Status.of(value, bound),
         schedule=None,
-        value=None if best is None else best.value,
-        lower_bound=None if bound is None else problem.pipeline.ticks.time(bound) / weight,
+        value_ticks=value,
+        bound_ticks=bound,
         proof=proof + ("" if bound is None else scope),
         certificate=choice.certificate(state),
         provenance=options.provenance,
@@ -59,8 +60,8 @@ def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) ->
         backward_kind=problem.backward_kind,
         status=Status.FEASIBLE,
         schedule=schedule,
-        value=pipeline.ticks.time(schedule.metrics.value_ticks(problem.objective)),
-        lower_bound=None,
+        value_ticks=schedule.metrics.value_ticks(problem.objective),
+        bound_ticks=None,
         proof="known without a search",
         certificate=Certificate(Argument.SEARCH),
         provenance=options.provenance,

@@ -232,7 +232,7 @@ def serve(descriptor: int) -> None:
 
 def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
     """Search a configuration until its end, its cutoff, or a stop."""
-    messages = _Messages(pipe, task.problem.pipeline.grid.time)
+    messages = _Messages(pipe)
     with within(task.seconds):
         options = task.options.in_scope(stop=messages.end)
     try:
@@ -244,9 +244,8 @@ def _searched(task: SearchTask, pipe: Connection) -> Result | VerificationError:
 class _Messages:
     """Messages from and to the parent during a search."""
 
-    def __init__(self, pipe: Connection, per_unit: int) -> None:
-        """`per_unit` is the number of ticks in one unit of time."""
-        self._pipe, self._per_unit = pipe, per_unit
+    def __init__(self, pipe: Connection) -> None:
+        self._pipe = pipe
         self._cutoff: int | None = None
         self._stopped = False
         self._next = 0.0
@@ -256,12 +255,11 @@ class _Messages:
 
     def end(self, state: Progress) -> bool:
         """Whether the search ends now."""
-        value, bound = state.ticks(self._per_unit)
         if time.monotonic() >= self._next and not self._stopped:
             self._next = time.monotonic() + PAUSE
-            self._exchange(value)
+            self._exchange(state.value_ticks)
         cutoff = self._cutoff
-        return self._stopped or (cutoff is not None and bound >= cutoff)
+        return self._stopped or (cutoff is not None and state.bound_ticks >= cutoff)
 
     def _exchange(self, value: int | None) -> None:
         """Receive messages, and send a better value."""

@@ -45,16 +45,14 @@ FIRST_EXTENSION = 0.01
 class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(
-        self, base: Pipeline, space: PartitionSpace, bounds: CompleteBounds | None = None
-    ) -> None:
-        """`base` has the model to partition. `bounds`: those that are known."""
+    def __init__(self, base: Pipeline, space: PartitionSpace) -> None:
+        """`base` has the model to partition."""
         self._base, self._space = base, space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
-        self._bounds: PartitionBounds | None = bounds
+        self._bounds: PartitionBounds | None = None
         """Bounds over all partitions; None: not computed yet."""
         self._bounding = ResumableBounding(self._space)
-        self._order = None if bounds is None else PartitionOrder(bounds)
+        self._order: PartitionOrder | None = None
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound all partitions, or else every stage alone; another call resumes."""
@@ -244,22 +242,18 @@ class PartitionOrder:
 
 def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the minimum limit."""
-    return (
+    none = (
         f"no partition of {space.num_layers} layers fits the memory limits, even for one "
-        f"microbatch at a time{limit_text(space, bounds)}"
+        "microbatch at a time"
     )
-
-
-def limit_text(space: PartitionSpace, bounds: PartitionBounds) -> str:
-    """Text with the minimum memory limit; empty if time is up."""
     try:
         limit = space.grid.amount(Unit.MEMORY, bounds.min_limit)
     except TimeoutError:
-        return ""
+        return none
     label = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or space.passing:
         label = "a limit for all devices must be at least"
-    return f"; {label} {exact.plain(limit)}"
+    return f"{none}; {label} {exact.plain(limit)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

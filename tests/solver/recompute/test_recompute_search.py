@@ -11,10 +11,9 @@ import pytest
 from ppopt import InputError, Model, Objective, Pipeline, Result, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.partitions import one_partition
-from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
+from ppopt.solver.recompute import recompute_choice
+from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.clock import SHORT, stepping_clock, work_clock
@@ -49,14 +48,15 @@ def test_bounds_hold_for_every_choice() -> None:
     rng = Random(52)
     for _ in range(12):
         pipeline, fused = draw(rng)
-        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
-        space = PartitionOptionChoice(problem)
-        every = space.listed()
-        assert isinstance(every, Complete)
-        if not every.members:
+        space = RecomputeChoice(
+            Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        )
+        if not all(space.devices):
             assert least_value(pipeline, fused=fused) is None
             continue
-        for key in every.members:
+        every = list(space.assignments())
+        assert len(every) == space.size
+        for key in every:
             chosen = space.pipeline(key)
             value = exhaustive.best(chosen, fused=fused, objective="makespan")
             if value is not None:
@@ -172,23 +172,24 @@ def test_options_are_bounded_until_the_deadline(
     """Every reading of the clock takes a part of the limit; the rest has the bound over all."""
     pipeline = Pipeline(**MODEL, recompute="search", mem_limit=24)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    full = PartitionOptionChoice(problem)
-    bounds = {each.key: each.bound for each in full.configurations(list(full.listed().members))}
+    full = RecomputeChoice(problem)
     bounded = []
-    bound = one_partition.one_device_bound
+    bound = recompute_choice.one_device_bound
 
     def counted(*arguments: Any) -> Any:
         bounded.append(arguments)
         return bound(*arguments)
 
-    monkeypatch.setattr(one_partition, "one_device_bound", counted)
+    monkeypatch.setattr(recompute_choice, "one_device_bound", counted)
     stepping_clock(monkeypatch, 1.0, readings)
     with Deadline.after(1.0).scope():
-        cut = PartitionOptionChoice(problem)
-        configurations = list(cut.configurations(list(bounds)))
-    assert len(bounded) < readings + pipeline.num_devices
+        cut = RecomputeChoice(problem)
+    assert len(bounded) < readings + len(cut.devices)
     assert cut.lower_bound <= full.lower_bound
-    assert all(each.bound <= bounds[each.key] for each in configurations)
+    for device, options in enumerate(cut.devices):
+        own = {option.numbers: option.bound for option in full.devices[device]}
+        assert own.keys() <= {option.numbers for option in options}
+        assert all(option.bound <= own.get(option.numbers, option.bound) for option in options)
     result = solve(pipeline, backward_kind="whole", workers=1, time_limit=1)
     assert result.schedule is not None and verify(result.schedule) == []
     assert result.schedule.fits_limits
