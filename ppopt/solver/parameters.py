@@ -271,8 +271,6 @@ class SubsetParams(NamedTuple):
     max_remaining_share: float = 1 / 3
     """A layered DP over all values below the incumbent is abandoned if the estimate for its
     remaining layers, at the present width, exceeds this share of the whole search."""
-    max_remaining_share_of_target: float = 1.5
-    """The same for the layered DP over a target: most of its states end much earlier."""
     max_entries: int = 40_000_000
     """Largest number of matrix entries of a layer."""
 

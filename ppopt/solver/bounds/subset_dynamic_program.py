@@ -36,27 +36,15 @@ from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.relaxation.device_relaxation import DeviceSubset
 from ppopt.solver.relaxation.route_times import RouteTimes
 
-STEP_DIVISOR = 4
-"""The first step is the distance from the bound to the value, divided by this number; so is a step
-that takes too long."""
-
 
 @dataclass
 class _OpenSubset:
     """A subset that is not solved yet."""
 
-    classes: Classes
-    program: LayeredDP | None
-    """Layered DP in progress, which is resumed in the next turn: first for all values below the
-    incumbent, then for one target after the other."""
-    below_incumbent: bool = True
-    """Whether the layered DP for all values is not abandoned yet."""
-    target: int = 0
-    """Target of `program`, in ticks."""
-    step: int = 0
-    """Ticks from the best known bound to the next target."""
+    program: LayeredDP
+    """Layered DP in progress over all values below the incumbent, resumed in the next turn."""
     abandoned: bool = False
-    """Whether even the lowest target takes too long: other subsets come first, then it goes on."""
+    """Whether it would take too long: other subsets come first, then it goes on."""
 
 
 class SubsetDP:
@@ -65,10 +53,9 @@ class SubsetDP:
     It starts from single devices: those with several stages and, if memory is limited, all. States
     of equal counts are merged first: a few seconds bound all of them. The half with the larger
     bounds is bounded again with more states, and so on. Evenly spaced subsets follow, small ones
-    first. A subset has the time until it is solved or abandoned,
-    and goes on in the next turn. A solved subset is not tried again; an abandoned one comes last in
-    the next turn. When a solved subset has the best bound, its union with each other device is
-    added to the subsets to solve.
+    first. A subset has the time until it is solved or abandoned, and goes on in the next turn. A
+    solved subset is not tried again; an abandoned one comes last in the next turn. When a solved
+    subset has the best bound, its union with each other device is added to the subsets to solve.
     """
 
     name = "subset dynamic program"
@@ -192,8 +179,7 @@ class SubsetDP:
     def _closed(self, devices: Devices, incumbent: Incumbent, budget: Budget) -> bool:
         """Raise the bound by the subset; return whether the subset is solved or excluded.
 
-        First a layered DP over all values below the incumbent solves the subset. If that takes too
-        long, layered DPs over target values closer to the bound follow, which have fewer states.
+        A layered DP over all values below the incumbent solves the subset.
         """
         if not (len(devices) == 1 or {*self.base} < {*devices} or devices in self._independent):
             return True
@@ -202,48 +188,14 @@ class SubsetDP:
             classes = Classes(DeviceSubset(self._times, frozenset(devices)))
             if not state_is_small(classes):
                 return True
-            self._asked[devices] = _OpenSubset(classes, LayeredDP(classes, incumbent.value))
+            self._asked[devices] = _OpenSubset(LayeredDP(classes, incumbent.value))
         asked = self._asked[devices]
-        if asked.below_incumbent:
-            assert asked.program is not None
-            asked.program.below = incumbent.value
-            if self._followed(asked.program, budget, self._params.max_remaining_share):
-                self._settle(devices, asked.program, incumbent)
-                return True
-            if budget.over:
-                return False
-            asked.program, asked.below_incumbent = None, False
-            asked.step = (incumbent.value - incumbent.bound.value) // STEP_DIVISOR
-        return self._questioned(devices, asked, incumbent, budget)
-
-    def _questioned(
-        self, devices: Devices, asked: _OpenSubset, incumbent: Incumbent, budget: Budget
-    ) -> bool:
-        """Try targets from the bound up by growing steps; return whether the subset is solved.
-
-        If a target takes too long, one nearer to the bound follows.
-        """
-        assert incumbent.value is not None
-        max_share = self._params.max_remaining_share_of_target
-        while not budget.over:
-            known, value = incumbent.bound.value, incumbent.value
-            if asked.program is None or asked.target < known:
-                asked.target = min(known + asked.step, value - 1)
-                asked.program = LayeredDP(asked.classes, asked.target + 1)
-            program = asked.program
-            if not self._followed(program, budget, inf if asked.abandoned else max_share):
-                asked.abandoned |= not budget.over and not asked.step
-                if budget.over or asked.abandoned:
-                    return False
-                asked.step //= STEP_DIVISOR
-            elif program.best is not None:
-                self._settle(devices, program, incumbent)
-                return True
-            else:
-                incumbent.raise_bound(dp_subset_bound(devices, asked.target + 1))
-                asked.step = max(2 * asked.step, 1)
-                asked.abandoned = False
-            asked.program = None
+        asked.program.below = incumbent.value
+        max_share = inf if asked.abandoned else self._params.max_remaining_share
+        if self._followed(asked.program, budget, max_share):
+            self._settle(devices, asked.program, incumbent)
+            return True
+        asked.abandoned |= not budget.over
         return False
 
     def _followed(self, program: LayeredDP, budget: Budget, max_share: float) -> bool:
