@@ -497,6 +497,9 @@ class PlanParams(NamedTuple):
     first_polishing: float = 0.3
     """Maximum share of the remaining time, before the first round, for improving the best schedules
     in their partitions and recompute, unless the plan is reproducible."""
+    min_polishing_seconds: float = 4.0
+    """Minimum seconds of the first improvement, up to `polishing` of the remaining time: in a short
+    plan, windows improve more than further partitions."""
     polishing: float = 0.9
     """The same after the first round."""
     first_round_partitions: int = 3

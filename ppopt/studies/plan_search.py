@@ -205,10 +205,12 @@ class PlanSearch:
             self._begun = True
             self._follow_hints()
             if self.by_clock:
-                self._improve(self.first_improvement or self._params.first_polishing)
+                share = max(self._params.first_polishing, self._min_polishing)
+                self._improve(self.first_improvement or share)
             for round_index in count():
                 before = self.lower_bound, self.ceiling
-                self._round(round_index)
+                with part(1 if round_index or self.by_clock else 1 - self._min_polishing):
+                    self._round(round_index)
                 if round_index == 0:
                     self._improve(self._params.polishing)
                 ended = self._exhausted and before == (self.lower_bound, self.ceiling)
@@ -243,10 +245,19 @@ class PlanSearch:
     def by_clock(self) -> bool:
         """Whether results may depend on the speed of the machine.
 
-        They do with several workers, and for pipelines that are too large for a proof.
+        They do with several workers, and if a pipeline is too large for a proof.
         """
-        small = self.set_up.problem.num_operations <= self._params.max_reproducible
-        return self.options.workers > 1 or not small
+        largest = max(candidate.problem.num_operations for candidate in self.candidates)
+        return self.options.workers > 1 or largest > self._params.max_reproducible
+
+    @property
+    def _min_polishing(self) -> float:
+        """Minimum share of the time left for the first improvement.
+
+        It is small unless the time limit is short.
+        """
+        seconds, left = self._params.min_polishing_seconds, seconds_left()
+        return min(self._params.polishing, seconds / left if left > 0 else inf)
 
     def _search_first(self) -> None:
         """Search the configurations one after the other until one has a schedule.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from dataclasses import replace
 from fractions import Fraction
 from random import Random
 
@@ -10,7 +11,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, interrupts, verify
-from ppopt.cancellation import within
+from ppopt.cancellation import seconds_left, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
@@ -18,6 +19,7 @@ from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import Effort
 from ppopt.solver.options import checked_options
+from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.result import Progress, Result
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
@@ -60,6 +62,63 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     assert candidate.result.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
     assert verify(candidate.schedule) == []
+
+
+def test_a_plan_depends_on_the_clock_if_its_largest_configuration_is_too_large() -> None:
+    """Two chunks have twice the operations of one: 3 x 4 x 16 and 3 x 8 x 16."""
+    model = ppopt.Model([{"forward": 1, "activation": 1}] * 8)
+    wide = PlanSpace(model=model, devices=4, batches=(16,), recompute=("none",))
+    linear = replace(wide, placements=("linear",), chunks=(1,))
+    searches = (
+        PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(60, 1))
+        for space in (wide, linear)
+    )
+    assert [search.by_clock for search in searches] == [True, False]
+
+
+@pytest.mark.parametrize(("seconds", "share"), [(2, 0.9), (8, 0.5), (80, 0.3)])
+def test_the_first_improvement_has_four_seconds_if_possible(
+    seconds: float, share: Fraction, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine tenths of the time left in a short plan, three tenths in a long one."""
+    model = ppopt.Model([{"forward": 1, "activation": 1}] * 8)
+    space = PlanSpace(model=model, devices=4, batches=(32,), recompute=("none",))
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(60, 1))
+    shares: list[float] = []
+    monkeypatch.setattr("ppopt.studies.plan_search.seconds_left", lambda: seconds)
+    monkeypatch.setattr(search, "_follow_hints", lambda: None)
+
+    def improve(share: float) -> None:
+        shares.append(share)
+        raise TimeoutError
+
+    monkeypatch.setattr(search, "_improve", improve)
+    search.run()
+    assert shares == [share]
+
+
+def test_the_first_round_of_a_small_plan_leaves_time_for_the_improvement(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A tenth of the time, if the improvement may have all of it."""
+    model = ppopt.Model([{"forward": 1, "activation": 1}] * 8)
+    space = PlanSpace(model=model, devices=4, batches=(8,), recompute=("none",))
+    params = SolveParams(plan=PlanParams(min_polishing_seconds=1000))
+    options = checked_options(1000, 1, params=params)
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, options)
+    lefts: list[float] = []
+
+    def end(_: float) -> None:
+        lefts.append(seconds_left())
+        raise TimeoutError
+
+    monkeypatch.setattr(search, "_follow_hints", lambda: None)
+    monkeypatch.setattr(search, "_search_first", lambda: None)
+    monkeypatch.setattr(search, "_round", end)
+    monkeypatch.setattr(search, "_improve", end)
+    with within(1000):
+        search.run()
+    assert 0 < lefts[0] <= 100 < lefts[1]
 
 
 def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(

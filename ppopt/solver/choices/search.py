@@ -41,7 +41,7 @@ from ppopt.solver.search import can_load_portfolio
 METHOD_WORKERS = 2
 """Minimum number of workers of a search by all methods. In 25 s on 16 devices with 24 microbatches
 and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
-IMPORT_SHARE = 0.2
+IMPORT_SHARE = 0.4
 """Maximum share of the seconds of an improvement to import its methods."""
 
 

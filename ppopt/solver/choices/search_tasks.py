@@ -69,14 +69,14 @@ class SearchTasks:
         are many, and strategies are mostly better.
         """
         params, options = self._options.params, self._options.with_max_rounds(max_rounds)
-        num_operations = self._problem.num_operations
+        problem, num_operations = self.problem(configuration), self._problem.num_operations
         if not max_rounds:
             seconds *= params.configurations.quick_share
-        if not max_rounds and num_operations > params.plan.max_reproducible:
+        if not max_rounds and problem.num_operations > params.plan.max_reproducible:
             seconds = min(seconds, params.configurations.quick_per_operation * num_operations)
             if configuration.key in self._starts:
                 options = options.without({ListScheduling.name})
-        task = self._task(configuration, self.problem(configuration), options, seconds)
+        task = self._task(configuration, problem, options, seconds)
         return task._replace(level=max_rounds)
 
     def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
