@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from ppopt.strategies import Options
 
 
+PAGE_SECONDS = 0.8
+"""Seconds that a report with a page usually takes."""
 _IN_ALL = "time limit of all searches together, in seconds (default: 60)"
 _OUTPUT = (
     "file to write: page (.html), picture of the best schedule (.svg, .png), or all results "
@@ -289,7 +291,7 @@ def frontier(settings: Settings, *, within: str | None = None, details: bool = F
     output.refuse_orders(settings, "frontier")
     near = None if within is None else share("within", within)
     pipeline, *further = _of_all_placements(settings)
-    with searching(settings) as options:
+    with searching(settings, text_seconds=0.7) as options:
         curve = search(pipeline, also=further, options=strategy_options(settings), **options)
     code = output.show_frontier(settings, report_frontier(curve, near), details=details)
     return code or exit_code(curve.status)
@@ -408,11 +410,17 @@ def search_options(settings: Settings) -> dict[str, Any]:
 
 
 @contextmanager
-def searching(settings: Settings) -> Iterator[dict[str, Any]]:
-    """Show the progress of a search; its arguments, as of `ppopt.solve`, with that callback."""
-    from ppopt.cli import progress
+def searching(settings: Settings, text_seconds: float = 0.4) -> Iterator[dict[str, Any]]:
+    """Show the progress of a search; its arguments, as of `ppopt.solve`, with that callback.
 
-    with progress.live_line(quiet=settings.quiet, limit=settings.seconds) as line:
+    `text_seconds`: what its report, and the end of a search, usually take without a page.
+    """
+    from ppopt.cli import progress
+    from ppopt.solver.options import reporting
+
+    seconds = PAGE_SECONDS if settings.output else text_seconds
+    limit = settings.seconds
+    with reporting(seconds), progress.live_line(quiet=settings.quiet, limit=limit) as line:
         yield search_options(settings) | {"progress": line.update, "began": settings.began}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from contextlib import AbstractContextManager
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf
 
@@ -18,8 +19,8 @@ TIME_LIMIT = 60.0
 """Default time limit of a search, in seconds."""
 USUAL_START = 1.0
 """Seconds in which a program usually starts and reads its input; a slow machine needs more."""
-REPORT_SHARE = 0.7
-"""Seconds reserved for results and reports, per second by which the start was slower than usual."""
+_report_seconds: ContextVar[float] = ContextVar("report_seconds", default=0.7)
+"""Seconds that results and reports usually take."""
 MIN_SECONDS = 0.01
 """Time limit of a search for which no time is left: it still has a first schedule and a bound."""
 
@@ -96,10 +97,21 @@ def checked_options(
     """Return the options of a request; raises InputError if one is out of its range.
 
     The time limit counts from `began` (of `time.monotonic`), or else from now. If the program
-    started slowly, the deadline is earlier, because its reports will be slow, too.
+    started slowly, the deadline is earlier, because its reports (`reporting`) will be slow, too.
     """
     workers = processors.checked_workers(time_limit, workers, seed)
     deadline = Deadline.after(time_limit, began)
-    reserved = min(REPORT_SHARE * (deadline.spent - USUAL_START), deadline.left / 2)
+    slowdown = deadline.spent / USUAL_START - 1
+    reserved = min(_report_seconds.get() * slowdown, deadline.left / 2)
     earlier = deadline.longer(-max(0.0, reserved))
     return SolveOptions(earlier, workers, seed, params, time_limit, progress, stop)
+
+
+@contextmanager
+def reporting(seconds: float) -> Iterator[None]:
+    """A block whose requests reserve time for reports that usually take so many seconds."""
+    outer = _report_seconds.set(seconds)
+    try:
+        yield
+    finally:
+        _report_seconds.reset(outer)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fractions import Fraction
@@ -293,7 +293,7 @@ class _ParallelSearch:
                 index = queue.popleft()
                 if interrupts.pressed() or (over() and self.best is not None):
                     queue.clear()
-                elif self._is_open(index):
+                elif self._open((index,)):
                     row = self.rows[index]
                     space = self._spaces[row.parallelism]
                     seconds = seconds_left() if further else None
@@ -335,16 +335,22 @@ class _ParallelSearch:
         best = self.best
         return any(row.plan is not None and row.value == best for row in self.rows)
 
-    def _open(self) -> list[int]:
-        """Indices of open combinations, the most promising first."""
-        return sorted(filter(self._is_open, range(len(self.rows))), key=self._estimate)
+    def _open(self, indices: Iterable[int] | None = None) -> list[int]:
+        """Indices of the combinations that may have a shorter step than the best.
 
-    def _is_open(self, index: int) -> bool:
-        """Whether a combination may have a shorter step than the best."""
-        row, best = self.rows[index], self.best
-        if row.lower_bound is None or row.state.exhausted or row.failed:
-            return False
-        return best is None or row.lower_bound < best * (1 - CLOSING_SHARE)
+        The most promising come first; `indices` are those to choose from, by default all.
+        """
+        best = self.best
+        end = None if best is None else best * (1 - CLOSING_SHARE)
+
+        def is_open(index: int) -> bool:
+            row = self.rows[index]
+            if row.lower_bound is None or row.state.exhausted or row.failed:
+                return False
+            return end is None or row.lower_bound < end
+
+        every = range(len(self.rows)) if indices is None else indices
+        return sorted(filter(is_open, every), key=self._estimate)
 
     def _estimate(self, index: int) -> tuple[bool, Fraction]:
         """Sort key of a combination: the shortest step known; then, without a step, an estimate.
@@ -385,11 +391,11 @@ class _ParallelSearch:
     def _submit(self, index: int, queue: Sequence[int], turn: float) -> None:
         """Submit a search of a combination, if it is still open and time remains."""
         left = seconds_left()
-        if not self._is_open(index) or (
+        if not self._open((index,)) or (
             left <= MIN_SECONDS and (self._planned or self._engine.busy)
         ):
             return
-        num_waiting = sum(map(self._is_open, queue)) // self._engine.slots
+        num_waiting = len(self._open(queue)) // self._engine.slots
         turn = max(turn, equal_share(num_waiting) * left)
         seconds = max(MIN_SECONDS, min(self._end - time.monotonic(), turn))
         self._engine.submit(index, self._task(index, seconds))

@@ -6,16 +6,17 @@ import time
 
 import pytest
 
-from ppopt.solver.options import REPORT_SHARE, USUAL_START, checked_options
+from ppopt.solver.options import USUAL_START, checked_options, reporting
 
 
-@pytest.mark.parametrize(("start", "reserved"), [(0, 0), (USUAL_START, 0), (3, 2 * REPORT_SHARE)])
+@pytest.mark.parametrize(("start", "reserved"), [(0, 0), (USUAL_START, 0), (3, 2 * 0.5)])
 def test_a_slow_start_reserves_time_for_reports(
     start: float, reserved: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On a machine on which the program starts slowly, its reports are slow, too."""
+    """On a machine on which the program starts slowly, reports of half a second are slow, too."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
-    options = checked_options(20, 1, began=100 - start)
+    with reporting(0.5):
+        options = checked_options(20, 1, began=100 - start)
     assert options.deadline.end == pytest.approx(120 - start - reserved)
     assert options.time_limit == 20
 
