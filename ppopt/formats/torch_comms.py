@@ -21,7 +21,6 @@ from pathlib import Path
 from ppopt.errors import InputError
 from ppopt.formats import torch_csv
 from ppopt.formats.documents import label
-from ppopt.formats.fields import within
 from ppopt.formats.loader_order import microbatch_numbers
 from ppopt.formats.torch_csv import Order
 from ppopt.problem.link_mode import LinkMode
@@ -61,19 +60,11 @@ def read_communication_order(path: Path) -> Order:
     Raises InputError if it posts nothing. Whether its posts are right depends on the pipeline:
     `time_communication_order` checks them.
     """
-    return within(label(path), _with_posts, torch_csv.read_actions(path))
-
-
-def parse_communication_order(content: str, where: str) -> Order:
-    """Parse the text of a communication order; see `read_communication_order`."""
-    return within(where, _with_posts, torch_csv.parse_actions(content, where))
-
-
-def _with_posts(order: Order) -> Order:
+    order = torch_csv.read_actions(path)
     posts = any(action.kind in POSTS for row in order.rows for cell in row for action in cell)
     if len(order.rows) > 1 and not posts:
         raise InputError(
-            "it posts no send and no receive; it is an order of operations alone: "
+            f"{label(path)}: it posts no send and no receive; it is an order of operations alone: "
             "use --from torch-csv"
         )
     return order

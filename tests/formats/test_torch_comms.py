@@ -73,7 +73,7 @@ def test_one_device_posts_nothing() -> None:
     schedule = evaluate(Pipeline(stages=1, batches=2, link_mode="streams"), "1f1b")
     text = torch_comms.communication_csv(schedule)
     assert text == "0UNSHARD,0F0,0B0,0F1,0B1,0REDUCE_GRAD,0RESHARD\n"
-    order = torch_comms.parse_communication_order(text, "order.csv")
+    order = torch_csv.parse_actions(text, "order.csv")
     assert torch_comms.time_communication_order(order, {}).makespan == schedule.makespan
 
 
@@ -147,7 +147,7 @@ def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | No
             assert reduced > last
             assert cells[reduced + 1] == f"{stage}RESHARD"
     assert text.count("UNSHARD") == schedule.pipeline.num_stages
-    order = torch_comms.parse_communication_order(text, "order.csv")
+    order = torch_csv.parse_actions(text, "order.csv")
     settings = settings_of(of_each_stage(schedule).pipeline)
     restored = torch_comms.time_communication_order(order, settings)
     assert verify(restored, enforce_limit=False) == []
@@ -160,7 +160,7 @@ def test_every_stage_is_gathered_and_reduced_once(strategy: str, limit: int | No
 def test_read_back_it_has_the_times_of_the_schedule(built: Built) -> None:
     schedule = of_each_stage(built.schedule)
     text = torch_comms.communication_csv(schedule)
-    order = torch_comms.parse_communication_order(text, "order.csv")
+    order = torch_csv.parse_actions(text, "order.csv")
     restored = torch_comms.time_communication_order(order, settings_of(schedule.pipeline))
     assert verify(restored, enforce_limit=False) == []
     assert restored.metrics.makespan_ticks <= schedule.metrics.makespan_ticks
@@ -241,10 +241,12 @@ def changed(*pairs: tuple[str, str]) -> str:
         ("0F0,0B0\n1F0,1B0\n", "order.csv: it posts no send and no receive"),
     ],
 )
-def test_broken_orders_are_refused(text: str, message: str) -> None:
+def test_broken_orders_are_refused(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "order.csv"
+    path.write_text(text, encoding="utf-8")
     with pytest.raises(InputError) as caught:
         torch_comms.time_communication_order(
-            torch_comms.parse_communication_order(text, "order.csv"), {"p2p": "0.5"}
+            torch_comms.read_communication_order(path), {"p2p": "0.5"}
         )
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)

@@ -247,8 +247,7 @@ class ConfigurationSearch:
         if configuration is None or not configuration.searched or configuration.value is None:
             return False
         value = schedule.metrics.value_ticks(self._problem.objective)
-        own = self._problem.pipeline.ticks.time(configuration.value)
-        return own <= schedule.pipeline.ticks.time(value) * configuration.weight
+        return configuration.value <= value * configuration.weight
 
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""
