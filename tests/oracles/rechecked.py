@@ -17,7 +17,6 @@ def assert_solved(
     *,
     whole: bool | None,
     span: bool,
-    more: Fraction | None = None,
 ) -> Result:
     """A search proves the least value, in the user's unit, or that there is none (None).
 
@@ -36,24 +35,18 @@ def assert_solved(
     if optimum is not None:
         assert result.schedule is not None
         assert ppopt.verify(result.schedule) == []
-    assert_proved(result, more)
+    assert_proved(result)
     return result
 
 
-def assert_proved(result: Result, more: Fraction | None = None) -> None:
-    """The re-checker confirms the result, and refutes a bound of one tick more by a schedule.
-
-    Of several pipelines the bound is `more` higher, where that is given.
-    """
+def assert_proved(result: Result) -> None:
+    """The re-checker confirms the result, and refutes a bound of one tick more by a schedule."""
     assert ppopt.recheck(result, workers=1).verdict is Verdict.CONFIRMED
     if result.status is Status.INFEASIBLE:
         return
     claim = result.claim
     assert claim is not None and claim.bound is not None
-    higher = claim._replace(bound=claim.bound + 1)
-    if claim.decisions and more is not None:
-        higher = claim._replace(bound=claim.bound + int(more * result.pipeline.ticks.per_unit))
-    wrong = check(higher, HANGS, 1, 1, lambda _: None)
+    wrong = check(claim._replace(bound=claim.bound + 1), HANGS, 1, 1, lambda _: None)
     assert wrong.verdict is Verdict.WRONG
     assert wrong.counterexample is not None and ppopt.verify(wrong.counterexample) == []
 
