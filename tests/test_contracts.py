@@ -11,6 +11,11 @@ import pytest
 ROOT = Path(__file__).parents[1] / "ppopt"
 EXACT_NUMBERS = {"solver/result.py", "schedule/origin.py"}
 """Files of the search and of schedules that have results in the user's unit."""
+WHOLE_TICKS = {
+    *("rechecker/claim.py", "rechecker/configurations.py", "rechecker/partitions.py"),
+    *("studies/plan_baselines.py", "studies/plan_product.py", "studies/plan_set_up.py"),
+}
+"""Files of other packages that have values and bounds in ticks alone."""
 INPUT = {"solver/solve.py"}
 """Files of the search that read what users state."""
 READERS = {
@@ -44,13 +49,22 @@ def reads_input(tree: ast.AST) -> list[str]:
     return faults
 
 
-def test_the_search_and_schedules_have_whole_ticks() -> None:
-    exact = {
+def exact(*packages: str) -> set[str]:
+    """Files of some packages that handle fractions."""
+    return {
         name
-        for name, tree in sources("solver", "schedule")
+        for name, tree in sources(*packages)
         if any(isinstance(node, ast.Name) and node.id == "Fraction" for node in ast.walk(tree))
     }
-    assert exact == EXACT_NUMBERS
+
+
+def test_the_search_and_schedules_have_whole_ticks() -> None:
+    assert exact("solver", "schedule") == EXACT_NUMBERS
+
+
+def test_claims_and_the_parts_of_a_plan_have_whole_ticks() -> None:
+    assert {name for name, _ in sources("rechecker", "studies")} >= WHOLE_TICKS
+    assert exact("rechecker", "studies") & WHOLE_TICKS == set()
 
 
 def test_the_search_reads_no_input() -> None:
