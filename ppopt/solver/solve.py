@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import Any
 
-from ppopt.cancellation import driven
+from ppopt.cancellation import driven, part
 from ppopt.errors import InputError, check_type
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -16,9 +17,11 @@ from ppopt.schedule import timing
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import warm_start as warm_starts
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds import proof_scope
 from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
@@ -109,6 +112,50 @@ def solve_problem(
     if hint is not None and not (optional_hint and candidates.key(hint.pipeline) is None):
         search.begin_from(*_known_configuration(candidates, problem, hint))
     return search.run()
+
+
+def search_decisions(
+    start: WarmStart,
+    problem: Problem,
+    options: SolveOptions,
+    *,
+    effort: Effort = ANY_EFFORT,
+    target: int | None = None,
+) -> Result:
+    """Search from known schedules and a known bound, with the open decisions of the pipeline.
+
+    Without open decisions, the level of the effort is a limit on the rounds of all methods. With a
+    target, in ticks, bounds of all configurations first try to exclude it.
+    """
+    with options.scope():
+        choice = choice_of(problem)
+    if choice is None:
+        max_rounds = None if effort.level == inf else int(effort.level)
+        return search_from(start, problem, options.with_max_rounds(max_rounds))
+    search = ConfigurationSearch(
+        choice, problem, options, start_schedules=start.schedules,
+        lower_bound=0 if start.bound is None else start.bound.value,
+    )  # fmt: skip
+    if target is not None:
+        with options.scope():
+            with part(options.params.frontier.bounding):
+                choice.bound(target)
+            search.enumerate_listed()
+    return search.run(effort)
+
+
+def earlier_bound(problem: Problem, result: Result) -> Bound | None:
+    """Bound of a result of a problem, from which a later search can start; None: infeasible.
+
+    Without open decisions, the proof has no text on what it covers: the later search adds it.
+    """
+    if result.bound_ticks is None:
+        return None
+    bound = Bound(result.bound_ticks, result.proof, result.certificate)
+    if problem.pipeline.open_decisions:
+        return bound
+    covered = proof_scope.bound_scope(problem, bound)
+    return bound._replace(proof=bound.proof.removesuffix(covered))
 
 
 def _first_schedules(problem: Problem) -> tuple[Schedule, ...]:

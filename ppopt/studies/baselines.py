@@ -16,6 +16,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
 from dataclasses import replace
 from fractions import Fraction
+from itertools import product
 from math import inf
 from typing import Any, NamedTuple
 
@@ -203,40 +204,47 @@ def evaluate_all(
     options: Options,
     backward_kind: BackwardKind = BackwardKind.MIXED,
     *,
+    also: Sequence[Pipeline] = (),
     names: Collection[str] | None = None,
     **limits: Any,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy with the chunks and placement that it prescribes, in the time left.
 
     Returns the schedules with the seconds that each took, and the skipped strategies, each with the
-    reason. `names` are the strategies to evaluate; None: all. `limits` are arguments of
-    `evaluate_strategies`. After Ctrl-C, strategies that were not evaluated are skipped.
+    reason. `also` are pipelines with other placements or chunks: a strategy that works with any
+    number of chunks is evaluated with those of each. `names` are the strategies to evaluate; None:
+    all. `limits` are arguments of `evaluate_strategies`. After Ctrl-C, strategies that were not
+    evaluated are skipped.
     """
-    skipped, requests = [], []
+    skipped, requests = dict[str, str](), dict[Any, EvaluationRequest]()
     strategies = registry().values() if names is None else map(resolve, names)
-    for strategy in dict.fromkeys(strategies):
+    for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
         name = strategy.name
         if backward_kind is BackwardKind.WHOLE and not strategy.fused:
-            skipped.append((name, "it splits the backward, which --backward whole rules out"))
+            skipped[name] = "it splits the backward, which --backward whole rules out"
             continue
         try:
             with shield():
-                placed = strategy.unplaced(pipeline)
+                placed = strategy.unplaced(each)
         except NotApplicableError as error:
-            skipped.append((name, str(error)))
+            skipped.setdefault(name, str(error))
         else:
-            requests.append(EvaluationRequest(strategy, placed, strategy.own_options(options)))
-    waiting = {request.strategy.name for request in requests}
-    schedules: list[tuple[Schedule, float]] = []
+            request = EvaluationRequest(strategy, placed, strategy.own_options(options))
+            requests.setdefault((name, placed.layout), request)
+    waiting = {index: name for index, (name, _) in enumerate(requests)}
+    schedules: dict[Any, tuple[Schedule, float]] = {}
     with scope(inf):
-        for evaluation in evaluate_strategies(requests, objective, **limits):
-            waiting.remove(evaluation.name)
-            if evaluation.schedule is None:
-                skipped.append((evaluation.name, evaluation.reason))
+        for evaluation in evaluate_strategies(list(requests.values()), objective, **limits):
+            name, schedule = waiting.pop(evaluation.position), evaluation.schedule
+            if schedule is None:
+                skipped.setdefault(name, evaluation.reason)
             else:
-                schedules.append((evaluation.schedule, evaluation.seconds))
-    skipped += [(name, _reason()) for name in waiting]
-    return schedules, tuple(sorted(skipped))
+                timed = schedule, evaluation.seconds
+                schedules.setdefault((name, schedule.pipeline.layout), timed)
+    skipped = dict.fromkeys(waiting.values(), _reason()) | skipped
+    evaluated = {name for name, _ in schedules}
+    left_out = (each for each in skipped.items() if each[0] not in evaluated)
+    return list(schedules.values()), tuple(sorted(left_out))
 
 
 def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:

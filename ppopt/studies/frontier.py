@@ -6,15 +6,16 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial
+from functools import partial, reduce
 from math import inf
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.cancellation import DrivenResult, checkpoint, driven, part, within
+from ppopt.cancellation import DrivenResult, checkpoint, driven, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import plain, plain_or_none, ratio
+from ppopt.problem.grid import Grid
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
@@ -25,7 +26,7 @@ from ppopt.strategies import Options
 from ppopt.studies.baselines import OUT_OF_TIME, after_search, evaluate_all
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
-from ppopt.studies.frontier_problem import FrontierProblem, frontier_problem_of, placement_name
+from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.limit_candidates import with_limit
 from ppopt.verifier import checked
@@ -212,27 +213,34 @@ def frontier(
     check_type("pipeline", pipeline, Pipeline)
     request = checked_options(time_limit, workers, seed, progress=progress, began=began)
     kind, objective = BackwardKind.read(backward_kind), Objective(objective)
-    pipelines = (pipeline, *also)
-    space = frontier_problem_of(*(problem_of(each, objective, kind) for each in pipelines))
-    curve = Curve([] if space.impossible else space.limits)
-    search = ParetoSearch(space, request, curve)
-    evaluate = partial(_evaluated, pipelines, objective, options or Options(), kind)
+    pipelines = _on_one_grid((pipeline, *also))
+    problems = [FrontierProblem(problem_of(each, objective, kind)) for each in pipelines]
+    search = ParetoSearch([each for each in problems if not each.impossible], request)
+    evaluate = partial(
+        evaluate_all, pipelines[0], objective, options or Options(), kind, also=pipelines[1:]
+    )
     evaluated, skipped = _run(search, evaluate)
-    points = tuple(_point(search, point) for point in curve.points)
+    points = tuple(_point(search, point) for point in search.curve.points)
     return Frontier(
         pipeline=pipeline,
         objective=objective,
         backward_kind=kind,
-        status=_status(curve, space.impossible),
-        proof=space.impossible or _proof(search),
+        status=_status(search.curve),
+        proof=_proof(problems, search),
         points=points,
-        bounds=_bounds(space, curve),
-        baselines=_baselines(space, evaluated, points),
+        bounds=tuple((problems[0].memory(limit), value) for limit, value in search.curve.bounds),
+        baselines=_baselines(problems, evaluated, points),
         skipped=skipped,
         provenance=request.provenance,
         solve_seconds=request.spent,
-        placements=tuple(map(placement_name, pipelines)) if also else (),
+        placements=tuple(each.name for each in problems) if also else (),
     )
+
+
+def _on_one_grid(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
+    """The pipelines, whose times and amounts can be compared in ticks."""
+    grid = reduce(Grid.joined, (each.grid for each in pipelines))
+    return [each if each.grid == grid else replace(each, grid=grid) for each in pipelines]
 
 
 def _run(
@@ -243,76 +251,60 @@ def _run(
     Strategies that were skipped for lack of time are evaluated after the search, which then ends
     slightly after the time limit.
     """
-    space, request = search.space, search.options
+    request = search.options
     seconds = request.params.frontier.strategies * request.time_limit
 
     with request.scope():
         with within(seconds):
             evaluated, skipped = evaluate(tell=request.tell)
-        if not space.impossible:
-            starts = [schedule for schedule, _ in evaluated]
-            with within(2 * seconds - request.spent):
-                starts.extend(space.first_schedules(list(starts)))
-            search.run(starts)
+        starts = [schedule for schedule, _ in evaluated]
+        with within(2 * seconds - request.spent):
+            strategies = tuple(starts)
+            for problem in search.problems:
+                starts.extend(problem.first_schedules(strategies))
+        search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
-    if not late:
-        return evaluated, skipped
-    with after_search(request.deadline.seconds, request.spent):
-        checkpoint()
-        further, still_skipped = evaluate(names=late)
-        if not space.impossible:
+    if late:
+        with after_search(request.deadline.seconds, request.spent):
+            checkpoint()
+            further, still_skipped = evaluate(names=late)
             search.seed(schedule for schedule, _ in further)
-        not_retried = [entry for entry in skipped if entry[0] not in late]
-        return evaluated + further, tuple(sorted([*not_retried, *still_skipped]))
+            evaluated += further
+            skipped = tuple(
+                sorted([*(each for each in skipped if each[0] not in late), *still_skipped])
+            )
     return evaluated, skipped
-
-
-def _evaluated(
-    pipelines: Sequence[Pipeline],
-    objective: Objective,
-    options: Options,
-    kind: BackwardKind,
-    **limits: Any,
-) -> tuple[_Evaluated, _Skipped]:
-    """Evaluate the strategies on several pipelines; skipped are those that apply to none."""
-    known = dict[tuple[Any, ...], tuple[Schedule, float]]()
-    skipped = dict[str, str]()
-    for waiting, pipeline in zip(reversed(range(len(pipelines))), pipelines, strict=True):
-        with part(1 / (waiting + 1)):
-            schedules, left_out = evaluate_all(pipeline, objective, options, kind, **limits)
-        skipped = dict(left_out) | skipped
-        for schedule, seconds in schedules:
-            strategy = schedule.origin.strategy
-            key = strategy, peak_memory(schedule), objective_value(schedule, objective)
-            known.setdefault(key, (schedule, seconds))
-    names = {strategy for strategy, *_ in known}
-    return list(known.values()), tuple(
-        sorted(each for each in skipped.items() if each[0] not in names)
-    )
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     """Point of a schedule, verified under its own limit."""
-    space, curve = search.space, search.curve
-    limit = space.memory(point.limit)
-    proved = space.bound_of(point.schedule, curve, point.limit)
-    pipeline = with_limit(point.schedule.pipeline, limit, space.problem.pipeline)
+    own = search.problem_of(point.schedule)
+    proved = own.bound_at(point.limit)
+    lower_bound, proof = search.curve.lower_bound(point.limit), proved.proof
+    if len(search.problems) > 1:
+        names = ", ".join(problem.name for problem in search.problems)
+        proof = (
+            f"this is the minimum of the bounds of the placements {names}; that of {own.name}: "
+            f"{proof}"
+        )
+    limit = own.memory(point.limit)
+    pipeline = with_limit(point.schedule.pipeline, limit, own.problem.pipeline)
     result = Result(
         pipeline=pipeline,
-        objective=space.problem.objective,
-        backward_kind=space.problem.backward_kind,
-        status=Status.of(point.value, proved.value),
+        objective=own.problem.objective,
+        backward_kind=own.problem.backward_kind,
+        status=Status.of(point.value, Fraction(lower_bound)),
         schedule=None,
         value_ticks=int(point.value * pipeline.grid.time),
-        bound_ticks=int(proved.value * pipeline.grid.time),
-        proof=proved.proof,
+        bound_ticks=int(lower_bound * pipeline.grid.time),
+        proof=proof,
         certificate=proved.certificate,
         provenance=search.options.provenance,
         solve_seconds=search.spent[point.limit],
     )
     schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
     return FrontierPoint(
-        limit, replace(result, schedule=checked(schedule)), _is_limit_proved(curve, point)
+        limit, replace(result, schedule=checked(schedule)), _is_limit_proved(search.curve, point)
     )
 
 
@@ -322,56 +314,58 @@ def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:
     return index == 0 or curve.lower_bound(curve.limits[index - 1]) > point.value
 
 
-def _bounds(space: FrontierProblem, curve: Curve) -> tuple[tuple[Fraction, Fraction], ...]:
-    bounds = list(curve.bounds)
-    if curve.limits and (not bounds or bounds[-1].limit < curve.limits[-1]):
-        bounds.append(space.initial_bound())
-    return tuple((space.memory(bound.limit), bound.value) for bound in bounds)
-
-
 def _is_impossible(curve: Curve) -> bool:
     """Whether a search has proved that the pipeline's own limits allow no schedule."""
     return curve.lower_bound(curve.limits[-1]) == inf
 
 
-def _status(curve: Curve, impossible: str | None) -> Status:
-    if impossible:
-        return Status.INFEASIBLE
+def _status(curve: Curve) -> Status:
     if not curve.points:
-        return Status.INFEASIBLE if _is_impossible(curve) else Status.UNKNOWN
+        infeasible = not curve.limits or _is_impossible(curve)
+        return Status.INFEASIBLE if infeasible else Status.UNKNOWN
     return Status.FEASIBLE if next(curve.open(), None) else Status.OPTIMAL
 
 
-def _proof(search: ParetoSearch) -> str:
+def _proof(problems: Sequence[FrontierProblem], search: ParetoSearch) -> str:
     """Why every limit below the first point's is infeasible, or why there is no point."""
-    curve, space = search.curve, search.space
-    if _is_impossible(curve):
-        text = space.infeasible_text("the pipeline's own limits", curve.why)
-        return text + space.backward_kinds
+    curve, searched = search.curve, search.problems
+    if not searched or _is_impossible(curve):
+        return _of_each(searched or problems, FrontierProblem.impossible_text)
     if not curve.points:
         return "no schedule was found within the time limit"
-    first, infeasible = curve.points[0], space.infeasible_below
-    if infeasible is not None and space.memory(first.limit) == infeasible[0]:
-        return infeasible[1]
+    first, below = curve.points[0], ""
+    minima = [each.infeasible_below for each in searched if each.infeasible_below is not None]
+    if len(minima) == len(searched):
+        below = _of_each(searched, lambda own: own.minimum_text)
+        if problems[0].memory(first.limit) == min(minima):
+            return below
     if _is_limit_proved(curve, first):
-        return space.infeasible_text("the next smaller limit", curve.why)
-    return (
-        f"{infeasible[1]}; limits in between were not proved impossible"
-        if infeasible
-        else "less was not proved impossible"
-    )
+        return _of_each(searched, lambda own: own.infeasible_text("the next smaller limit"))
+    open_text = "limits in between were not proved impossible"
+    return f"{below}; {open_text}" if below else "less was not proved impossible"
+
+
+def _of_each(problems: Sequence[FrontierProblem], text_of: Callable[[FrontierProblem], str]) -> str:
+    """Texts on problems with their names; one alone if all are equal."""
+    texts = {problem.name: text_of(problem) for problem in problems}
+    if len(set(texts.values())) == 1:
+        return text_of(problems[0])
+    return "; ".join(f"{name}: {text}" for name, text in texts.items())
 
 
 def _baselines(
-    space: FrontierProblem,
+    problems: Sequence[FrontierProblem],
     evaluated: _Evaluated,
     points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierBaseline, ...]:
     baselines = []
     for schedule, seconds in evaluated:
-        memory, value = peak_memory(schedule), objective_value(schedule, space.problem.objective)
+        memory, value = (
+            peak_memory(schedule),
+            objective_value(schedule, problems[0].problem.objective),
+        )
         best = [point.result.value for point in points if point.limit <= memory]
-        same = schedule.fits_limits and space.comparable(schedule)
+        same = schedule.fits_limits and any(each.comparable(schedule) for each in problems)
         factor = ratio(value, best[-1]) if same and best and best[-1] else None
         baselines.append(FrontierBaseline(schedule, seconds, memory, value, factor))
     return tuple(sorted(baselines, key=lambda baseline: (baseline.memory, baseline.value)))

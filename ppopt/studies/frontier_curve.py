@@ -1,5 +1,7 @@
 """The state of a frontier search: schedules found and bounds proved per memory limit.
 
+The bounds are those of each placement; a bound over all placements is the minimum of them.
+
 Limits are in ticks of memory, values in the user's unit of time. The optimum does not increase with
 the limit: a schedule is feasible for every limit from its own peak upwards, and a bound holds for
 every limit from its own downwards.
@@ -57,19 +59,60 @@ class Segment(NamedTuple):
 
 
 @dataclass
+class LimitBounds:
+    """Bounds of one placement, per limit."""
+
+    proved: list[Proved]
+    """Non-dominated bounds by limit ascending, bound descending. The last one has the largest limit
+    at which the optimum may change, and holds for larger limits, too."""
+    impossible: int = -1
+    """Largest limit proved to allow no schedule."""
+    why: str = ""
+    """Proof of that."""
+
+    def _clamped(self, limit: int) -> int:
+        return min(limit, self.proved[-1].limit)
+
+    def bound(self, limit: int) -> Proved:
+        """Best bound proved for a limit."""
+        index = bisect_left(self.proved, self._clamped(limit), key=lambda bound: bound.limit)
+        return self.proved[index]
+
+    def is_infeasible(self, limit: int) -> bool:
+        """Whether a limit is proved to allow no schedule."""
+        return self._clamped(limit) <= self.impossible
+
+    def lower_bound(self, limit: int) -> Value:
+        """Value of the best bound for a limit; infinite if the limit is infeasible."""
+        return inf if self.is_infeasible(limit) else self.bound(limit).value
+
+    def learn(self, limit: int, result: Result, proof: str) -> None:
+        """Add what a search within a limit has proved."""
+        limit = self._clamped(limit)
+        if result.lower_bound is not None:
+            self.add(Proved(limit, result.lower_bound, proof, result.certificate))
+        elif limit > self.impossible:
+            self.impossible, self.why = limit, proof
+
+    def add(self, new: Proved) -> None:
+        """Add a bound unless one of the same or a larger limit is as good."""
+        if self.lower_bound(new.limit) < new.value:
+            retained = [
+                old for old in self.proved if old.limit > new.limit or old.value > new.value
+            ]
+            self.proved = sorted([*retained, new], key=lambda bound: bound.limit)
+
+
+@dataclass
 class Curve:
     """Schedules found and bounds proved, per limit."""
 
     limits: Sequence[int]
     """All limits at which the optimum may change, ascending."""
+    placements: Sequence[LimitBounds]
+    """Bounds of every placement."""
     points: list[ParetoPoint] = field(default_factory=list)
     """Non-dominated schedules by limit ascending, value descending."""
-    bounds: list[Proved] = field(default_factory=list)
-    """Non-dominated bounds by limit ascending, bound descending."""
-    impossible: int = -1
-    """Largest limit proved to allow no schedule."""
-    why: str = ""
-    """Proof of that."""
 
     def best(self, limit: int) -> ParetoPoint | None:
         """Best schedule found within a limit."""
@@ -81,41 +124,30 @@ class Curve:
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
         return self.points[index] if index < len(self.points) else None
 
-    def bound(self, limit: int) -> Proved | None:
-        """Best bound proved for a limit."""
-        index = bisect_left(self.bounds, limit, key=lambda bound: bound.limit)
-        return self.bounds[index] if index < len(self.bounds) else None
-
     def lower_bound(self, limit: int) -> Value:
-        """Value of the best bound for a limit; infinite if the limit is infeasible."""
-        if limit <= self.impossible:
-            return inf
-        bound = self.bound(limit)
-        return 0 if bound is None else bound.value
+        """Bound over all placements for a limit; infinite if the limit is infeasible."""
+        return min(bounds.lower_bound(limit) for bounds in self.placements)
 
-    def add(self, new: ParetoPoint) -> bool:
-        """Add a schedule unless one of no more memory is as good; returns whether it was added."""
+    @property
+    def bounds(self) -> list[tuple[int, Fraction]]:
+        """Limits, ascending, each with its bound over all placements, if larger ones have less."""
+        limits = {proved.limit for bounds in self.placements for proved in bounds.proved}
+        limits |= {bounds.impossible for bounds in self.placements if bounds.impossible >= 0}
+        lowest: dict[Fraction, int] = {}
+        for limit in sorted(limits):
+            each = [(own.is_infeasible(limit), own.bound(limit).value) for own in self.placements]
+            feasible = [value for infeasible, value in each if not infeasible]
+            lowest[min(feasible, default=max(value for _, value in each))] = limit
+        return [(limit, value) for value, limit in lowest.items()]
+
+    def add(self, new: ParetoPoint) -> None:
+        """Add a schedule unless one of no more memory is as good."""
         known = self.best(new.limit)
-        if known is not None and known.value <= new.value:
-            return False
-        retained = [old for old in self.points if old.limit < new.limit or old.value < new.value]
-        self.points = sorted([*retained, new])
-        return True
-
-    def learn(self, limit: int, result: Result, proof: str) -> None:
-        """Add what a search within a limit has proved."""
-        if result.lower_bound is not None:
-            self.add_bound(Proved(limit, result.lower_bound, proof, result.certificate))
-        elif limit > self.impossible:
-            self.impossible, self.why = limit, proof
-
-    def add_bound(self, new: Proved) -> None:
-        """Add a bound unless one of the same or a larger limit is as good."""
-        if self.lower_bound(new.limit) < new.value:
+        if known is None or known.value > new.value:
             retained = [
-                old for old in self.bounds if old.limit > new.limit or old.value > new.value
+                old for old in self.points if old.limit < new.limit or old.value < new.value
             ]
-            self.bounds = sorted([*retained, new], key=lambda bound: bound.limit)
+            self.points = sorted([*retained, new])
 
     def open(self) -> Iterator[Segment]:
         """Limits whose optimum is not proved, in segments with one best value each."""

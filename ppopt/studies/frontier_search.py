@@ -13,29 +13,32 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from itertools import pairwise
+from itertools import chain, pairwise
 from math import inf
 
-from ppopt.cancellation import over, part, seconds_left, shield, within
+from ppopt.cancellation import equal_part, over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Callback, Progress
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment, Value
-from ppopt.studies.frontier_problem import FrontierProblem, is_settled
+from ppopt.studies.frontier_problem import FrontierProblem
+from ppopt.studies.limit_candidates import limits_of_any
 
 
 @dataclass
 class ParetoSearch:
     """The search of a memory/time frontier by bisection over limits."""
 
-    space: FrontierProblem
+    problems: Sequence[FrontierProblem]
+    """Problems that differ in placement and chunks; the best schedule of any counts."""
     options: SolveOptions
     """Options of all searches."""
-    curve: Curve
+    curve: Curve = field(init=False)
+    """Schedules found and bounds proved."""
     tried: Counter[int] = field(default_factory=Counter)
     """Number of searches per limit, by index of the list of limits."""
     spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -48,6 +51,10 @@ class ParetoSearch:
     goal: Fraction | None = None
     """Value to reach with less memory; None: the best value found."""
 
+    def __post_init__(self) -> None:
+        limits = limits_of_any([problem.limits for problem in self.problems])
+        self.curve = Curve(limits, [problem.bounds for problem in self.problems])
+
     @property
     def _params(self) -> FrontierParams:
         return self.options.params.frontier
@@ -55,12 +62,12 @@ class ParetoSearch:
     def run(self, starts: Iterable[Schedule]) -> None:
         """Search, starting from `starts`, until all is proved or an enclosing scope ends.
 
-        After an earlier Ctrl-C, the values of `starts` count.
+        After an earlier Ctrl-C, the values of `starts` count. Without problems, there is no search.
         """
         with shield():
-            self._take(self.space.one_at_a_time())
+            self._take(chain(*(problem.one_at_a_time() for problem in self.problems)))
         self.seed(starts)
-        if over():
+        if over() or not self.problems:
             return
         self._search(self._last)
         with part(self._params.edge):
@@ -75,8 +82,9 @@ class ParetoSearch:
 
     def seed(self, starts: Iterable[Schedule]) -> None:
         """Add schedules of strategies; they need no search."""
+        known = list(starts)
         with shield():
-            self._take(self.space.starts(starts))
+            self._take(chain(*(problem.starts(known) for problem in self.problems)))
 
     def minimize_memory(self, schedule: Schedule) -> None:
         """Minimise memory at the value of a schedule or a lower one.
@@ -100,16 +108,22 @@ class ParetoSearch:
 
     def _minimize_memory_of_best(self) -> None:
         """Minimise memory in the configuration of the best schedule, limited by work."""
-        schedule = self.curve.points[-1].schedule if self.curve.points else None
-        space = None if schedule is None else self.space.of_configuration(schedule)
-        if schedule is None or space is None:
+        if not self.curve.points:
+            return
+        schedule = self.curve.points[-1].schedule
+        problem = self.problem_of(schedule).of_configuration(schedule)
+        if problem is None:
             return
         narrow = replace(
-            self, space=space, curve=Curve(space.limits), tried=Counter(),
-            spent=defaultdict(float), given_up=set(), max_level=self.max_level or 0,
+            self, problems=[problem], tried=Counter(), spent=defaultdict(float), given_up=set(),
+            max_level=self.max_level or 0,
         )  # fmt: skip
         narrow.minimize_memory(schedule)
         self._take(point.schedule for point in narrow.curve.points)
+
+    def problem_of(self, schedule: Schedule) -> FrontierProblem:
+        """The first problem to which a schedule belongs."""
+        return next(problem for problem in self.problems if problem.comparable(schedule))
 
     def _edge(self) -> tuple[int, int] | None:
         """Bracket of the minimum limit: indices of a limit without the goal and of one with it.
@@ -169,7 +183,7 @@ class ParetoSearch:
     def _take(self, schedules: Iterable[Schedule]) -> None:
         for schedule in schedules:
             if schedule.fits_limits:
-                self.curve.add(ParetoPoint(*self.space.point(schedule), schedule))
+                self.curve.add(ParetoPoint(*self.problems[0].point(schedule), schedule))
 
     def _next(self) -> Segment | None:
         """Segment to search next: untried ones of a large step first, then large gaps."""
@@ -209,49 +223,76 @@ class ParetoSearch:
         )
         is_proved = best is not None and self.curve.lower_bound(largest) == best.value
         taken = self.spent[largest] if is_proved else 0.0
-        params, operations = self._params, self.space.problem.num_operations
+        params, operations = self._params, self.problems[0].problem.num_operations
         return max(params.min_seconds, params.per_operation * operations, taken)
 
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
-        if index == self._last and not self.tried[index] and self.space.has_configurations:
+        if index == self._last and not self.tried[index] and self.problems[0].decisions:
             return self._params.first * seconds_left()
-        matter = min(len(self.curve.limits), 2 * self.space.problem.pipeline.num_devices + 4)
+        matter = min(len(self.curve.limits), 2 * self.problems[0].problem.pipeline.num_devices + 4)
         first = max(self._min_seconds, self.options.time_limit / matter)
         return min(seconds_left(), first * (1 << min(self.tried[index], self._params.doublings)))
 
     def _search(self, index: int, target: Fraction | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
         limit = self.curve.limits[index]
-        known = (self.curve.best(limit), self.curve.next(limit))
         by_work = self.max_level is not None
         seconds = max(seconds_left(), self._params.min_seconds) if by_work else self._seconds(index)
         with within(seconds):
             options = self.options.in_scope(self._tell(limit))
+        before = self.spent[limit]
         with shield():
-            result = self.space.search(
-                self.space.memory(limit),
-                [point.schedule for point in known if point is not None],
-                self.curve.bound(limit),
-                options,
-                target,
-                self.tried[index] if by_work else None,
-            )
-        self.spent[limit] += result.solve_seconds
-        if result.schedule is not None:
-            self._take((result.schedule,))
-        self.curve.learn(limit, result, self.space.proof_core(result))
-        if target is not None and is_settled(target, result.value, result.lower_bound):
+            self._search_problems(limit, options, target, self.tried[index] if by_work else None)
+        if target is not None and self._is_settled(limit, target):
             return
         self.tried[index] += 1
         if self.max_level is not None:
             if self.tried[index] > self.max_level:
                 self.given_up.add(index)
-        elif max(self._params.given_up, 2 * result.solve_seconds) < seconds:
+        elif max(self._params.given_up, 2 * (self.spent[limit] - before)) < seconds:
             self.given_up.add(index)
 
+    def _search_problems(
+        self, limit: int, options: SolveOptions, target: Fraction | None, level: int | None
+    ) -> None:
+        """Search every problem within a limit, that of the best schedule first.
+
+        Each ends at the best value of those before it. Those that are still open have the time that
+        others left, unless work limits the search.
+        """
+        points = filter(None, (self.curve.best(limit), self.curve.next(limit)))
+        starts = [point.schedule for point in points]
+        order = sorted(
+            self.problems, key=lambda problem: not any(map(problem.comparable, starts[:1]))
+        )
+        best: Value = inf
+        spent: dict[str, float] = {}
+        for waiting, problem in [
+            *zip(reversed(range(len(order))), order, strict=True),
+            *((0, problem) for problem in order[:-1] if level is None),
+        ]:
+            settled = target is not None and best <= target
+            with options.scope(), part(equal_part(waiting)):
+                turn = options.in_scope(options.progress)
+                is_late = seconds_left() <= spent.get(problem.name, 0)
+            is_closed = settled or problem.bounds.lower_bound(limit) >= best
+            if spent and (is_closed or is_late):
+                continue
+            result = problem.search(limit, starts, turn, target, level, best)
+            spent[problem.name] = result.solve_seconds
+            self.spent[limit] += result.solve_seconds
+            if result.schedule is not None and result.value is not None:
+                self._take((result.schedule,))
+                best = min(best, result.value)
+
+    def _is_settled(self, limit: int, target: Fraction) -> bool:
+        """Whether a schedule within a limit reaches a target, or bounds exclude it."""
+        best = self.curve.best(limit)
+        return self.curve.lower_bound(limit) > target or (best is not None and best.value <= target)
+
     def _tell(self, limit: int) -> Callback:
-        now = float(self.space.memory(limit))
+        now = float(self.problems[0].memory(limit))
         where = f"{len(self.curve.points)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:

@@ -6,12 +6,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from math import gcd
+from math import floor, gcd
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
+from ppopt.problem.cost_table import ZERO
+from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.instance import Instance
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
@@ -78,6 +80,37 @@ def candidates(problem: Problem) -> Sequence[int]:
     all_sums = np.unique(np.concatenate(sums))
     limits: list[int] = all_sums[all_sums >= minimum].tolist()
     return limits
+
+
+def limits_of_any(own: Sequence[Sequence[int]]) -> Sequence[int]:
+    """Limits of several problems, ascending; if those of any are all ticks, so are these."""
+    if any(isinstance(limits, range) for limits in own):
+        return range(min(limits[0] for limits in own), max(limits[-1] for limits in own) + 1)
+    return sorted(set().union(*own))
+
+
+def all_ticks(pipeline: Pipeline) -> range:
+    """All ticks from static memory alone to the sum of all memory; not empty."""
+    minimum_static, static = max(_column(pipeline, "static")), sum(_column(pipeline, "static"))
+    minimum = max(minimum_static, static / pipeline.num_devices)
+    slices = pipeline.num_slices * sum(memory for _, memory in pipeline.factors)
+    activations = zip(_column(pipeline, "activation"), _column(pipeline, "memory_b"), strict=True)
+    maximum = static + slices * sum(own + max(at_b, ZERO) for own, at_b in activations)
+    maximum += sum(sum(_column(pipeline, field)) for field in WORKSPACES.values())
+    if pipeline.model is None:
+        maximum += sum(_column(pipeline, "recompute_memory"))
+    maximum += pipeline.routes * sum(_column(pipeline, "unshard_memory"))
+    if pipeline.limits is not None:
+        maximum = min(maximum, max(pipeline.limits))
+    low, high = (floor(amount * pipeline.grid.memory) for amount in (minimum, maximum))
+    return range(min(low, high), high + 1)
+
+
+def _column(pipeline: Pipeline, field: str) -> list[Fraction]:
+    """A cost of every layer, or of every stage of a pipeline without layers."""
+    if pipeline.model is None:
+        return list(getattr(pipeline.costs, field))
+    return [getattr(layer, field) for layer in pipeline.model.layers]
 
 
 def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:

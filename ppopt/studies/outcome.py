@@ -25,14 +25,10 @@ from ppopt.problem.exact import plain_or_none
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.bound import Bound
-from ppopt.solver.bounds.proof_scope import delay_scope, proof_scope
-from ppopt.solver.choice_of_decisions import choice_of
-from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Callback, Provenance, Result, Status
-from ppopt.solver.search import problem_of, search_from
-from ppopt.solver.solve import solve
+from ppopt.solver.search import problem_of
+from ppopt.solver.solve import earlier_bound, search_decisions, solve
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice
 from ppopt.studies.records import (
@@ -150,19 +146,8 @@ def _searched(
     problem = problem_of(pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
     schedules = () if earlier.schedule is None else (earlier.schedule,)
-    with options.scope():
-        candidates = choice_of(problem)
-    bound = earlier.bound_ticks
-    if candidates is not None:
-        return ConfigurationSearch(
-            candidates, problem, options, start_schedules=schedules, lower_bound=bound
-        ).run()
-    proof = earlier.proof.removesuffix(delay_scope(problem)).removesuffix(proof_scope(problem))
-    start = WarmStart(
-        schedules=schedules,
-        bound=Bound(bound, proof, earlier.certificate),
-    )
-    return search_from(start, problem, options)
+    start = WarmStart(schedules=schedules, bound=earlier_bound(problem, earlier))
+    return search_decisions(start, problem, options)
 
 
 def _better(old: Result, new: Result) -> Result:

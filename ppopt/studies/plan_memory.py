@@ -14,8 +14,7 @@ from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
 from ppopt.solver.partitions.partition_bounds import memory_of_all
 from ppopt.solver.partitions.space import space_of
 from ppopt.studies.evaluate import objective_value, peak_memory
-from ppopt.studies.frontier_curve import Curve
-from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_candidate import DESCENT_SHARE, PlanCandidate
 from ppopt.studies.plan_result import LeastMemory, WithinShare
@@ -36,10 +35,10 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
     """
     if candidate.strategy is None:
         search = _search_memory(candidate, None, tell)
-        point, space = search.curve.points[-1], search.space
+        point, (problem,) = search.curve.points[-1], search.problems
         pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
         candidate.take(replace(point.schedule, pipeline=pipeline))
-        return LeastMemory(space.memory(point.limit), space.memory(search.min_limit))
+        return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
     tell(f"{candidate.configuration}, memory")
     candidate.strategy.descend_until_stalled()
     candidate.update(None)
@@ -107,8 +106,8 @@ def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> W
     if candidate.strategy is not None:
         return _bisect_memory(candidate, candidate.strategy, value)
     search = _search_memory(candidate, value, tell)
-    point, limit = search.min_memory_point, search.min_limit
-    memory = map(search.space.memory, (point.limit, limit))
+    point, (problem,) = search.min_memory_point, search.problems
+    memory = map(problem.memory, (point.limit, search.min_limit))
     return WithinShare(candidate.configuration, point.value, *memory)
 
 
@@ -116,12 +115,10 @@ def _search_memory(candidate: PlanCandidate, goal: Fraction | None, tell: Tell) 
     """Search all orders for less memory, from the best schedule on; returns the ended search."""
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
-    space = frontier_problem_of(candidate.problem)
     options = options.in_scope(lambda state: tell(state.phase))
-    search = ParetoSearch(
-        space, options, Curve(space.limits),
-        max_level=options.params.plan.memory_max_level, goal=goal,
-    )  # fmt: skip
+    max_level = options.params.plan.memory_max_level
+    problem = FrontierProblem(candidate.problem)
+    search = ParetoSearch([problem], options, max_level=max_level, goal=goal)
     search.minimize_memory(schedule)
     return search
 

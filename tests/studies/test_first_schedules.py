@@ -22,7 +22,7 @@ from ppopt.solver.options import checked_options
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import FirstRows, with_few_layers
-from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.parallel_plan import _ParallelSearch, plan_parallelism
 from ppopt.studies.parallel_set_up import PlanArguments
 from ppopt.studies.parallel_space import ParallelSpace
@@ -279,7 +279,7 @@ def test_recompute_and_offload_may_both_be_searched() -> None:
     (first,) = FirstSchedules(pipeline, Objective.MAKESPAN).usual()
     assert first.fits_limits and result.value is not None and result.value <= value_of(first)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    of_frontier = frontier_problem_of(problem).first_schedules([first])
+    of_frontier = FrontierProblem(problem).first_schedules([first])
     assert min(max(schedule.peak_memory) for schedule in of_frontier) < max(first.peak_memory)
 
 

@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cache
 from itertools import islice
-from math import log2
+from math import inf, log2
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,13 +23,14 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver import solve as solve_module
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as frontier_module
-from ppopt.studies import frontier_problem, frontier_search
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Proved
-from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies import frontier_search
+from ppopt.studies.frontier_curve import Curve, LimitBounds, ParetoPoint, Proved
+from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.limit_candidates import candidates, with_limit
 from tests.cli.cli_json import (
     EVALUATED,
@@ -314,7 +315,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
         with within(0.1):
             return search_from(start, problem, options.in_scope())
 
-    monkeypatch.setattr(frontier_problem, "search_from", ended_early)
+    monkeypatch.setattr(solve_module, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
     curve = frontier(pipeline, workers=1, time_limit=1000)
     assert (len(curve.points), curve.status) == (1, Status.FEASIBLE)
@@ -323,8 +324,9 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
 
 
 def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> None:
-    space = frontier_problem_of(split(Pipeline(stages=2, batches=3)))
-    explorer = frontier_search.ParetoSearch(space, checked_options(60, 1), Curve([1, 2, 3]))
+    problem = FrontierProblem(split(Pipeline(stages=2, batches=3)))
+    explorer = frontier_search.ParetoSearch([problem], checked_options(60, 1))
+    assert list(explorer.curve.limits) == [1, 2, 3]
     explorer.tried[1] = 5000
     with within(60):
         assert 0 < explorer._seconds(1) <= 60
@@ -434,35 +436,60 @@ class TestCurve:
     def point(limit: int, value: int) -> ParetoPoint:
         return ParetoPoint(limit, Fraction(value), None)  # type: ignore[arg-type]
 
+    def curve(self, *bounds: tuple[int, int], top: int = 8) -> Curve:
+        """A curve over the limits 1 to 8, for a single placement with these bounds."""
+        proved = LimitBounds([self.bound(top, 0)])
+        for pair in bounds:
+            proved.add(self.bound(*pair))
+        return Curve(range(1, 9), [proved])
+
     def test_only_what_nothing_betters_is_kept(self) -> None:
-        curve = Curve(range(1, 9))
-        taken = [curve.add(self.point(*pair)) for pair in ((4, 20), (8, 10), (6, 20), (5, 10))]
-        assert taken == [True, True, False, True]
-        assert [entry[:2] for entry in curve.points] == [(4, 20), (5, 10)]
-        for pair in ((8, 5), (4, 9), (6, 9), (3, 12)):
-            curve.add_bound(self.bound(*pair))
-        assert [(p.limit, p.value) for p in curve.bounds] == [(3, 12), (6, 9), (8, 5)]
+        curve = self.curve((8, 5), (4, 9), (6, 9), (3, 12))
+        growing = []
+        for pair in ((4, 20), (8, 10), (6, 20), (5, 10)):
+            curve.add(self.point(*pair))
+            growing.append([entry[:2] for entry in curve.points])
+        assert growing == [[(4, 20)], [(4, 20), (8, 10)], [(4, 20), (8, 10)], [(4, 20), (5, 10)]]
+        assert curve.bounds == [(3, 12), (6, 9), (8, 5)]
         assert [curve.lower_bound(limit) for limit in (1, 3, 4, 6, 7, 8)] == [12, 12, 9, 9, 5, 5]
 
     def test_what_is_open(self) -> None:
         """4 and 5 are open, between the bound 20 at 3 and the next schedule; 6 on are closed."""
-        curve = Curve(range(1, 9))
+        curve = self.curve((1, 40), (3, 20), (8, 10))
         for pair in ((1, 40), (2, 20), (6, 10)):
             curve.add(self.point(*pair))
-        for pair in ((1, 40), (3, 20), (8, 10)):
-            curve.add_bound(self.bound(*pair))
         (segment,) = curve.open()
         assert segment == (3, 4, 20, 10, 10)
-        curve.add_bound(self.bound(5, 20))
+        curve.placements[0].add(self.bound(5, 20))
         assert list(curve.open()) == []
 
     def test_limits_without_a_schedule_are_open_until_that_is_proved(self) -> None:
-        curve = Curve(range(1, 5))
+        curve = self.curve((8, 7))
         curve.add(self.point(3, 7))
-        curve.add_bound(self.bound(4, 7))
         assert [(s.first, s.last) for s in curve.open()] == [(0, 1)]
-        curve.impossible = 2
+        curve.placements[0].impossible = 2
         assert list(curve.open()) == []
+
+    def test_the_bound_over_placements_is_the_minimum_of_each(self) -> None:
+        """Limits above the largest of a placement change nothing for it; up to 2 only one has a
+        schedule, and up to 1 none."""
+        first, second = self.curve((8, 5), (3, 12)), self.curve((6, 8), (2, 10), top=6)
+        both = Curve(range(1, 9), [*first.placements, *second.placements])
+        assert [both.lower_bound(limit) for limit in range(1, 9)] == [10, 10, 8, 5, 5, 5, 5, 5]
+        assert both.bounds == [(2, 10), (3, 8), (8, 5)]
+        assert second.lower_bound(8) == 8
+        first.placements[0].impossible, second.placements[0].impossible = 1, 2
+        assert [both.lower_bound(limit) for limit in (1, 2, 3)] == [inf, 12, 8]
+        assert both.bounds == [(2, 12), (3, 8), (8, 5)]
+        second.placements[0].impossible = 6
+        assert [both.lower_bound(limit) for limit in (3, 4, 8)] == [12, 5, 5]
+        assert both.bounds == [(3, 12), (8, 5)]
+
+    def test_a_bound_holds_up_to_the_largest_limit_at_which_another_placement_fails(self) -> None:
+        first, second = self.curve((8, 5)), self.curve((8, 9))
+        first.placements[0].impossible = 4
+        both = Curve(range(1, 9), [*first.placements, *second.placements])
+        assert both.bounds == [(4, 9), (8, 5)]
 
 
 class TestCommand:

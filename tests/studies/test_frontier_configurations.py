@@ -17,8 +17,7 @@ from ppopt.problem.objective import Objective
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.search import problem_of
 from ppopt.studies import frontier as module
-from ppopt.studies.frontier_curve import Curve
-from ppopt.studies.frontier_problem import frontier_problem_of
+from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from tests.cli.cli_run import done, json_of
 from tests.clock import SHORT, work_clock
@@ -141,9 +140,9 @@ def test_the_command_says_what_was_chosen(tmp_path: Path) -> None:
 def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
     """An equal share, a tenth of the time here, is too little on a large model."""
     problem = problem_of(draw(Random(1), SEARCHES[1]), Objective.MAKESPAN, BackwardKind.MIXED)
-    space = frontier_problem_of(problem)
+    space = FrontierProblem(problem)
     options = checked_options(60, 1)
-    explorer = ParetoSearch(space, options, Curve(space.limits))
+    explorer = ParetoSearch([space], options)
     with options.scope():
         assert 29 < explorer._seconds(len(space.limits) - 1) <= 30
         assert explorer._seconds(0) < 10
@@ -153,14 +152,15 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
 def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any]) -> None:
     """Whether a limit allows a value is what the whole search of that limit says, too."""
     problem = problem_of(draw(Random(7), options), Objective.MAKESPAN, BackwardKind.MIXED)
-    space = frontier_problem_of(problem)
+    limits = FrontierProblem(problem).limits
 
     def search(limit: int, target: Fraction | None) -> Result:
-        return space.search(space.memory(limit), [], None, checked_options(60, 1), target)
+        """Search a limit by itself."""
+        return FrontierProblem(problem).search(limit, [], checked_options(60, 1), target)
 
-    best = search(space.limits[-1], None).value
+    best = search(limits[-1], None).value
     assert best is not None
-    for limit in (space.limits[0], space.limits[len(space.limits) // 2], space.limits[-1]):
+    for limit in (limits[0], limits[len(limits) // 2], limits[-1]):
         whole, asked = search(limit, None), search(limit, best)
         reached = asked.value is not None and asked.value <= best
         ruled_out = asked.lower_bound is None or asked.lower_bound > best

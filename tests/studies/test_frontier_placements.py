@@ -15,10 +15,13 @@ import pytest
 
 import ppopt
 from ppopt import Pipeline, Status
+from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.warm_start import WarmStart
+from ppopt.studies import frontier_problem
 from ppopt.studies.frontier import Frontier, FrontierPoint, frontier
 from ppopt.studies.frontier_curve import Proved
-from ppopt.studies.frontier_problem import FixedPipelineProblem, placement_name
+from ppopt.studies.frontier_problem import FrontierProblem, placement_name
 from tests.tiers import first
 
 PLACED = {
@@ -61,11 +64,11 @@ def test_every_point_is_the_optimum_over_all_placements() -> None:
 @pytest.mark.parametrize("weak", PLACED)
 def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement that is bounded only by 1 proves nothing of the other's points."""
-    search = FixedPipelineProblem.search
+    search = frontier_problem.search_decisions
 
-    def unproved(self: FixedPipelineProblem, *arguments: Any, **fields: Any) -> Any:
-        result = search(self, *arguments, **fields)
-        if placement_name(self.problem.pipeline) != weak or result.lower_bound is None:
+    def unproved(start: WarmStart, problem: Problem, *arguments: Any, **fields: Any) -> Any:
+        result = search(start, problem, *arguments, **fields)
+        if placement_name(problem.pipeline) != weak or result.lower_bound is None:
             return result
         return replace(
             result,
@@ -75,8 +78,8 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
             schedule=None,
         )
 
-    monkeypatch.setattr(FixedPipelineProblem, "search", unproved)
-    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", bounded_by_1)
+    monkeypatch.setattr(frontier_problem, "search_decisions", unproved)
+    monkeypatch.setattr(FrontierProblem, "_initial_bound", bounded_by_1)
     together = frontier(
         PLACED["linear"], also=[PLACED["v/2"]], workers=1, time_limit=600, progress=ended(20)
     )
@@ -88,7 +91,7 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
         assert point.limit_proved is (point is together.points[0])
 
 
-def bounded_by_1(space: FixedPipelineProblem) -> Proved:
+def bounded_by_1(space: FrontierProblem) -> Proved:
     """A simple bound instead of that of one device."""
     return Proved(space.limits[-1], Fraction(1), "", Certificate(Argument.SEARCH))
 
@@ -113,6 +116,16 @@ def test_a_placement_without_a_schedule_leaves_the_points_proved() -> None:
     together, alone = of_all(linear, v), frontier(linear, workers=1)
     assert together.status is Status.OPTIMAL
     assert list(map(_figures, together.points)) == list(map(_figures, alone.points))
+
+
+def test_placements_whose_ticks_differ_have_one_grid() -> None:
+    """Two chunks of 1 are halves: V needs twice as many ticks as linear stages."""
+    linear, v = PLACED.values()
+    assert (linear.grid, v.grid) == ((1, 1), (2, 2))
+    for order in ((linear, v), (v, linear)):
+        together = of_all(*order)
+        assert {point.result.pipeline.grid for point in together.points} == {(2, 2)}
+        assert list(map(_figures, together.points)) == list(map(_figures, of_all(v, linear).points))
 
 
 def test_a_baseline_is_compared_with_the_best_of_all_placements() -> None:
@@ -158,7 +171,7 @@ def _figures(point: FrontierPoint) -> tuple[Any, ...]:
 def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound then reaches that value, and it need not find its own optimum."""
     useless: list[Fraction | float] = []
-    search = FixedPipelineProblem.search
+    search = FrontierProblem.search
 
     def recorded(*arguments: Any, **fields: Any) -> Any:
         result = search(*arguments, **fields)
@@ -167,7 +180,7 @@ def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.Mon
         return result
 
     values: list[Fraction | None] = []
-    monkeypatch.setattr(FixedPipelineProblem, "search", recorded)
-    monkeypatch.setattr(FixedPipelineProblem, "initial_bound", bounded_by_1)
+    monkeypatch.setattr(FrontierProblem, "search", recorded)
+    monkeypatch.setattr(FrontierProblem, "_initial_bound", bounded_by_1)
     of_all(*PLACED.values())
     assert useless[:2] == [inf, values[0]]

@@ -18,8 +18,14 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.problem import Problem
+from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver import child_process
 from ppopt.solver import search as searching
+from ppopt.solver import solve as solve_module
+from ppopt.solver.bound import Bound
+from ppopt.solver.bounds.proof_scope import bound_scope
 from ppopt.solver.choices import driver
 from ppopt.studies import outcome
 from ppopt.studies import solve_job as jobs
@@ -346,7 +352,7 @@ class TestMoreTime:
             starts.append(start)
             return short
 
-        monkeypatch.setattr(outcome, "search_from", search_from)
+        monkeypatch.setattr(solve_module, "search_from", search_from)
         result = outcome.run_job(more, outcome.read(outcome.stored(job, short), job))
         (start,) = starts
         assert start.schedules == (short.schedule,)
@@ -361,6 +367,23 @@ class TestMoreTime:
         assert longer.lower_bound >= short.lower_bound
         assert longer.proof.count("backwards") <= 1
         assert longer.provenance.time_limit == 0.5
+
+    def test_a_bound_on_device_spans_has_no_scope_in_the_next_search(self) -> None:
+        """A bound of two devices holds for starts on the grid."""
+        problem = Problem(HARD, ppopt.Objective.DEVICE_SPAN, BackwardKind.WHOLE)
+        result = ppopt.solve(
+            HARD, objective="device-span", backward_kind="whole", time_limit=0.3, workers=1
+        )
+        certificate = Certificate(Argument.DEVICES, (0, 1))
+        scope = bound_scope(problem, Bound(0, "", certificate))
+        assert "--backward whole" in scope and "for start times on the time grid" in scope
+        earlier = replace(result, certificate=certificate, proof=f"an argument{scope}")
+        bound = solve_module.earlier_bound(problem, earlier)
+        assert bound is not None and (bound.proof, bound.certificate) == (
+            "an argument",
+            certificate,
+        )
+        assert HARD.ticks.time(bound.value) == result.lower_bound
 
     @pytest.mark.parametrize("searched", CHOSEN)
     def test_what_is_chosen_with_the_schedule_begins_with_what_was_found(
