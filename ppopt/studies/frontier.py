@@ -228,7 +228,10 @@ def frontier(
         status=_status(search.curve),
         proof=_proof(problems, search),
         points=points,
-        bounds=tuple((problems[0].memory(limit), value) for limit, value in search.curve.bounds),
+        bounds=tuple(
+            (problems[0].memory(limit), problems[0].time(value))
+            for limit, value in search.curve.bounds
+        ),
         baselines=_baselines(problems, evaluated, points),
         skipped=skipped,
         provenance=request.provenance,
@@ -280,7 +283,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
     """Point of a schedule, verified under its own limit."""
     own = search.problem_of(point.schedule)
     proved = own.bound_at(point.limit)
-    lower_bound, proof = search.curve.lower_bound(point.limit), proved.proof
+    lower_bound, proof = int(search.curve.lower_bound(point.limit)), proved.proof
     if len(search.problems) > 1:
         names = ", ".join(problem.name for problem in search.problems)
         proof = (
@@ -288,15 +291,16 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
             f"{proof}"
         )
     limit = own.memory(point.limit)
+    assert point.schedule.pipeline.grid.time == own.problem.pipeline.grid.time, "all share ticks"
     pipeline = with_limit(point.schedule.pipeline, limit, own.problem.pipeline)
     result = Result(
         pipeline=pipeline,
         objective=own.problem.objective,
         backward_kind=own.problem.backward_kind,
-        status=Status.of(point.value, Fraction(lower_bound)),
+        status=Status.of(point.value, lower_bound),
         schedule=None,
-        value_ticks=int(point.value * pipeline.grid.time),
-        bound_ticks=int(lower_bound * pipeline.grid.time),
+        value_ticks=point.value,
+        bound_ticks=lower_bound,
         proof=proof,
         certificate=proved.certificate,
         provenance=search.options.provenance,

@@ -2,7 +2,7 @@
 
 The bounds are those of each placement; a bound over all placements is the minimum of them.
 
-Limits are in ticks of memory, values in the user's unit of time. The optimum does not increase with
+Limits are in ticks of memory, values in ticks of time. The optimum does not increase with
 the limit: a schedule is feasible for every limit from its own peak upwards, and a bound holds for
 every limit from its own downwards.
 """
@@ -12,16 +12,14 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from fractions import Fraction
 from itertools import pairwise
 from math import inf
 from typing import NamedTuple
 
-from ppopt.schedule.origin import Certificate
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.result import Result
+from ppopt.solver.bound import Bound
 
-Value = Fraction | float
+Value = int | float
 """A value; infinite if there is no schedule."""
 
 
@@ -30,7 +28,7 @@ class ParetoPoint(NamedTuple):
 
     limit: int
     """Largest device peak of the schedule: the smallest limit that allows it."""
-    value: Fraction
+    value: int
     schedule: Schedule
 
 
@@ -38,10 +36,7 @@ class Proved(NamedTuple):
     """A lower bound and the limit for which it was proved; it holds for every smaller limit."""
 
     limit: int
-    value: Fraction
-    proof: str
-    """Text of the argument, without the space that it covers."""
-    certificate: Certificate
+    bound: Bound
 
 
 class Segment(NamedTuple):
@@ -84,21 +79,22 @@ class LimitBounds:
 
     def lower_bound(self, limit: int) -> Value:
         """Value of the best bound for a limit; infinite if the limit is infeasible."""
-        return inf if self.is_infeasible(limit) else self.bound(limit).value
+        return inf if self.is_infeasible(limit) else self.bound(limit).bound.value
 
-    def learn(self, limit: int, result: Result, proof: str) -> None:
-        """Add what a search within a limit has proved."""
+    def learn(self, limit: int, bound: Bound | None, why: str) -> None:
+        """Add a bound that a search has proved within a limit; None: why there is no schedule."""
         limit = self._clamped(limit)
-        if result.lower_bound is not None:
-            self.add(Proved(limit, result.lower_bound, proof, result.certificate))
+        if bound is not None:
+            self.add(Proved(limit, bound))
         elif limit > self.impossible:
-            self.impossible, self.why = limit, proof
+            self.impossible, self.why = limit, why
 
     def add(self, new: Proved) -> None:
         """Add a bound unless one of the same or a larger limit is as good."""
-        if self.lower_bound(new.limit) < new.value:
+        value = new.bound.value
+        if self.lower_bound(new.limit) < value:
             retained = [
-                old for old in self.proved if old.limit > new.limit or old.value > new.value
+                old for old in self.proved if old.limit > new.limit or old.bound.value > value
             ]
             self.proved = sorted([*retained, new], key=lambda bound: bound.limit)
 
@@ -129,15 +125,16 @@ class Curve:
         return min(bounds.lower_bound(limit) for bounds in self.placements)
 
     @property
-    def bounds(self) -> list[tuple[int, Fraction]]:
+    def bounds(self) -> list[tuple[int, int]]:
         """Limits, ascending, each with its bound over all placements, if larger ones have less."""
         limits = {proved.limit for bounds in self.placements for proved in bounds.proved}
         limits |= {bounds.impossible for bounds in self.placements if bounds.impossible >= 0}
-        lowest: dict[Fraction, int] = {}
+        lowest: dict[int, int] = {}
         for limit in sorted(limits):
-            each = [(own.is_infeasible(limit), own.bound(limit).value) for own in self.placements]
-            feasible = [value for infeasible, value in each if not infeasible]
-            lowest[min(feasible, default=max(value for _, value in each))] = limit
+            values = [own.bound(limit).bound.value for own in self.placements]
+            pairs = zip(self.placements, values, strict=True)
+            feasible = [value for own, value in pairs if not own.is_infeasible(limit)]
+            lowest[min(feasible, default=max(values))] = limit
         return [(limit, value) for value, limit in lowest.items()]
 
     def add(self, new: ParetoPoint) -> None:

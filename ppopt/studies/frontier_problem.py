@@ -15,7 +15,6 @@ from math import ceil, inf
 
 from ppopt.cancellation import over, scope
 from ppopt.errors import InputError
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.pipeline import Pipeline
@@ -48,7 +47,7 @@ NUM_FIRST_LIMITS = 12
 """Number of limits at which strategies are evaluated before the search."""
 
 
-def _until_settled(options: SolveOptions, target: Fraction | None, useless: Value) -> SolveOptions:
+def _until_settled(options: SolveOptions, target: int | None, useless: Value) -> SolveOptions:
     """Options of a search that ends once the target is reached or excluded.
 
     It also ends once the bound reaches a value that is useless.
@@ -57,9 +56,10 @@ def _until_settled(options: SolveOptions, target: Fraction | None, useless: Valu
         return options
 
     def settled(state: Progress) -> bool:
-        if target is None or state.lower_bound >= useless:
-            return state.lower_bound >= useless
-        return state.lower_bound > target or (state.value is not None and state.value <= target)
+        value, bound = state.value_ticks, state.bound_ticks
+        if target is None or bound >= useless:
+            return bound >= useless
+        return bound > target or (value is not None and value <= target)
 
     return replace(options, stop=settled)
 
@@ -115,10 +115,8 @@ class FrontierProblem:
         """Bound known before any search, for the largest limit."""
         if self.decisions:
             text = "nothing is proved before the first search ends"
-            return Proved(self.limits[-1], ZERO, text, Certificate(Argument.SEARCH))
-        bound = device_bounds.known_bound(self.problem.reduced)
-        value = self.problem.pipeline.ticks.time(bound.value)
-        return Proved(self.limits[-1], value, bound.proof, bound.certificate)
+            return Proved(self.limits[-1], Bound(0, text, Certificate(Argument.SEARCH)))
+        return Proved(self.limits[-1], device_bounds.known_bound(self.problem.reduced))
 
     @cached_property
     def limits(self) -> Sequence[int]:
@@ -180,7 +178,7 @@ class FrontierProblem:
         limit: int,
         schedules: Sequence[Schedule],
         options: SolveOptions,
-        target: Fraction | None = None,
+        target: int | None = None,
         level: int | None = None,
         useless: Value = inf,
     ) -> Result:
@@ -195,14 +193,13 @@ class FrontierProblem:
         problem = replace(self.problem, pipeline=limited)
         starts = tuple(filter(self.comparable, schedules))
         result = search_decisions(
-            WarmStart(schedules=starts, bound=self._in_ticks(self.bounds.bound(limit))),
+            WarmStart(schedules=starts, bound=self.bounds.bound(limit).bound),
             problem,
             _until_settled(options, target, useless),
             effort=ANY_EFFORT if level is None else Effort(level, params.quick << level),
-            target=None if target is None else int(target * pipeline.grid.time),
+            target=target,
         )
-        bound = earlier_bound(problem, result)
-        self.bounds.learn(limit, result, result.proof if bound is None else bound.proof)
+        self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
         return result
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
@@ -212,20 +209,16 @@ class FrontierProblem:
         pipeline = replace(schedule.pipeline, mem_limit=self.problem.pipeline.limits)
         return FrontierProblem(replace(self.problem, pipeline=pipeline))
 
-    def _in_ticks(self, proved: Proved) -> Bound:
-        value = int(proved.value * self.problem.pipeline.grid.time)
-        return Bound(value, proved.proof, proved.certificate)
-
-    def bound_at(self, limit: int) -> Proved:
+    def bound_at(self, limit: int) -> Bound:
         """Best bound for a limit; its proof names what it covers, and its larger limit, if any."""
-        proved = self.bounds.bound(limit)
-        text = proved.proof
-        if limit < proved.limit:
-            larger = with_unit(self.memory(proved.limit), self.problem.pipeline.memory_unit)
+        largest, bound = self.bounds.bound(limit)
+        text = bound.proof
+        if limit < largest:
+            larger = with_unit(self.memory(largest), self.problem.pipeline.memory_unit)
             text += f" (proved for the larger limit {larger}, which covers this one)"
         if not self.decisions:
-            text += proof_scope.bound_scope(self.problem, self._in_ticks(proved))
-        return proved._replace(proof=text)
+            text += proof_scope.bound_scope(self.problem, bound)
+        return bound._replace(proof=text)
 
     def infeasible_text(self, where: str) -> str:
         """Text for limits that a search has proved infeasible."""
@@ -258,10 +251,15 @@ class FrontierProblem:
         """A limit in the user's unit."""
         return Fraction(ticks, self.problem.pipeline.grid.memory)
 
-    def point(self, schedule: Schedule) -> tuple[int, Fraction]:
-        """Largest peak of a schedule in ticks of the limits, and its value."""
-        peak = ceil(peak_memory(schedule) * self.problem.pipeline.grid.memory)
-        return peak, objective_value(schedule, self.problem.objective)
+    def time(self, ticks: int) -> Fraction:
+        """A value in the user's unit."""
+        return self.problem.pipeline.ticks.time(ticks)
+
+    def point(self, schedule: Schedule) -> tuple[int, int]:
+        """Largest peak and value of a schedule, in ticks; they are rounded up to the grid."""
+        grid = self.problem.pipeline.grid
+        value = objective_value(schedule, self.problem.objective)
+        return ceil(peak_memory(schedule) * grid.memory), ceil(value * grid.time)
 
 
 def placement_name(pipeline: Pipeline) -> str:

@@ -15,7 +15,6 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from fractions import Fraction
 from itertools import chain, pairwise
 from math import inf
 
@@ -48,8 +47,8 @@ class ParetoSearch:
     max_level: int | None = None
     """Maximum number of rounds of a search: the first search of a limit has no rounds of all
     methods, every further one has one more. None: searches are limited by seconds."""
-    goal: Fraction | None = None
-    """Value to reach with less memory; None: the best value found."""
+    goal: int | None = None
+    """Value to reach with less memory, in ticks; None: the best value found."""
 
     def __post_init__(self) -> None:
         limits = limits_of_any([problem.limits for problem in self.problems])
@@ -143,7 +142,7 @@ class ParetoSearch:
         return (low - 1, high) if low < high else None
 
     @property
-    def _goal(self) -> Fraction:
+    def _goal(self) -> int:
         """Value to reach with less memory."""
         best = self.curve.points[-1].value
         return best if self.goal is None else max(best, self.goal)
@@ -234,7 +233,7 @@ class ParetoSearch:
         first = max(self._min_seconds, self.options.time_limit / matter)
         return min(seconds_left(), first * (1 << min(self.tried[index], self._params.doublings)))
 
-    def _search(self, index: int, target: Fraction | None = None) -> None:
+    def _search(self, index: int, target: int | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
         limit = self.curve.limits[index]
         by_work = self.max_level is not None
@@ -254,7 +253,7 @@ class ParetoSearch:
             self.given_up.add(index)
 
     def _search_problems(
-        self, limit: int, options: SolveOptions, target: Fraction | None, level: int | None
+        self, limit: int, options: SolveOptions, target: int | None, level: int | None
     ) -> None:
         """Search every problem within a limit, that of the best schedule first.
 
@@ -282,11 +281,11 @@ class ParetoSearch:
             result = problem.search(limit, starts, turn, target, level, best)
             spent[problem.name] = result.solve_seconds
             self.spent[limit] += result.solve_seconds
-            if result.schedule is not None and result.value is not None:
+            if result.schedule is not None and result.value_ticks is not None:
                 self._take((result.schedule,))
-                best = min(best, result.value)
+                best = min(best, result.value_ticks)
 
-    def _is_settled(self, limit: int, target: Fraction) -> bool:
+    def _is_settled(self, limit: int, target: int) -> bool:
         """Whether a schedule within a limit reaches a target, or bounds exclude it."""
         best = self.curve.best(limit)
         return self.curve.lower_bound(limit) > target or (best is not None and best.value <= target)

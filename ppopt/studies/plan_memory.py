@@ -102,16 +102,16 @@ def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> W
 
     The best schedule does not change.
     """
-    value = candidate.problem.pipeline.ticks.time(max_time) / candidate.weight
     if candidate.strategy is not None:
+        value = candidate.problem.pipeline.ticks.time(max_time) / candidate.weight
         return _bisect_memory(candidate, candidate.strategy, value)
-    search = _search_memory(candidate, value, tell)
+    search = _search_memory(candidate, max_time // candidate.weight, tell)
     point, (problem,) = search.min_memory_point, search.problems
     memory = map(problem.memory, (point.limit, search.min_limit))
-    return WithinShare(candidate.configuration, point.value, *memory)
+    return WithinShare(candidate.configuration, problem.time(point.value), *memory)
 
 
-def _search_memory(candidate: PlanCandidate, goal: Fraction | None, tell: Tell) -> ParetoSearch:
+def _search_memory(candidate: PlanCandidate, goal: int | None, tell: Tell) -> ParetoSearch:
     """Search all orders for less memory, from the best schedule on; returns the ended search."""
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None

@@ -24,6 +24,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver import solve as solve_module
+from ppopt.solver.bound import Bound
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
@@ -258,9 +259,7 @@ def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> li
     searched: list[int] = []
     search = frontier_search.ParetoSearch._search
 
-    def note(
-        self: frontier_search.ParetoSearch, index: int, target: Fraction | None = None
-    ) -> None:
+    def note(self: frontier_search.ParetoSearch, index: int, target: int | None = None) -> None:
         searched.append(self.curve.limits[index])
         search(self, index, target)
         after(len(searched))
@@ -430,11 +429,11 @@ class TestCandidates:
 class TestCurve:
     @staticmethod
     def bound(limit: int, value: int) -> Proved:
-        return Proved(limit, Fraction(value), "", Certificate(Argument.SEARCH))
+        return Proved(limit, Bound(value, "", Certificate(Argument.SEARCH)))
 
     @staticmethod
     def point(limit: int, value: int) -> ParetoPoint:
-        return ParetoPoint(limit, Fraction(value), None)  # type: ignore[arg-type]
+        return ParetoPoint(limit, value, None)  # type: ignore[arg-type]
 
     def curve(self, *bounds: tuple[int, int], top: int = 8) -> Curve:
         """A curve over the limits 1 to 8, for a single placement with these bounds."""

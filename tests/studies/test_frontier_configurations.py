@@ -154,18 +154,18 @@ def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any])
     problem = problem_of(draw(Random(7), options), Objective.MAKESPAN, BackwardKind.MIXED)
     limits = FrontierProblem(problem).limits
 
-    def search(limit: int, target: Fraction | None) -> Result:
+    def search(limit: int, target: int | None) -> Result:
         """Search a limit by itself."""
         return FrontierProblem(problem).search(limit, [], checked_options(60, 1), target)
 
-    best = search(limits[-1], None).value
+    best = search(limits[-1], None).value_ticks
     assert best is not None
     for limit in (limits[0], limits[len(limits) // 2], limits[-1]):
         whole, asked = search(limit, None), search(limit, best)
-        reached = asked.value is not None and asked.value <= best
-        ruled_out = asked.lower_bound is None or asked.lower_bound > best
-        assert reached == (whole.value == best)
-        assert ruled_out == (whole.value is None or whole.value > best)
+        reached = asked.value_ticks is not None and asked.value_ticks <= best
+        ruled_out = asked.bound_ticks is None or asked.bound_ticks > best
+        assert reached == (whole.value_ticks == best)
+        assert ruled_out == (whole.value_ticks is None or whole.value_ticks > best)
 
 
 def test_strategies_are_timed_where_a_partition_is_searched() -> None:

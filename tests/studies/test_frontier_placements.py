@@ -17,6 +17,7 @@ import ppopt
 from ppopt import Pipeline, Status
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
+from ppopt.solver.bound import Bound
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import frontier_problem
 from ppopt.studies.frontier import Frontier, FrontierPoint, frontier
@@ -93,7 +94,8 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
 
 def bounded_by_1(space: FrontierProblem) -> Proved:
     """A simple bound instead of that of one device."""
-    return Proved(space.limits[-1], Fraction(1), "", Certificate(Argument.SEARCH))
+    per_unit = space.problem.pipeline.grid.time
+    return Proved(space.limits[-1], Bound(per_unit, "", Certificate(Argument.SEARCH)))
 
 
 def ended(steps: int) -> Callable[[ppopt.Progress], None]:
@@ -176,10 +178,10 @@ def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.Mon
     def recorded(*arguments: Any, **fields: Any) -> Any:
         result = search(*arguments, **fields)
         useless.append(arguments[-1])
-        values.append(result.value)
+        values.append(result.value_ticks)
         return result
 
-    values: list[Fraction | None] = []
+    values: list[int | None] = []
     monkeypatch.setattr(FrontierProblem, "search", recorded)
     monkeypatch.setattr(FrontierProblem, "_initial_bound", bounded_by_1)
     of_all(*PLACED.values())
