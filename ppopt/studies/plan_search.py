@@ -130,9 +130,20 @@ class PlanSearch:
         search = partial(self.baselines.search, max_descents=max_descents, tell=self.tell)
         with part(params.baseline_share), within(max_seconds):
             self._for_each_count(search)
-        with part(params.refinement_share), within(self.options.spent if self.by_clock else inf):
-            self._for_each_count(self.baselines.refine)
         self.start_from(baseline.schedule for baseline in self.baselines.results)
+
+    def _refine_baselines(self) -> None:
+        """Continue the strategies that gains are reported over, and follow their schedules."""
+        if self._over or not self.baselines.results:
+            return
+        share, max_seconds = self._params.refinement_share, self.options.spent
+        with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
+            self._for_each_count(self.baselines.refine)
+        self._update_orders()
+        self.start_from(baseline.schedule for baseline in self.baselines.results)
+        if self._hints:
+            with self._turn(share):
+                self._search.follow_hints()
 
     def _for_each_count(self, run: Callable[[int], None]) -> None:
         """Run for every number of microbatches, each in an equal part of the time left."""
@@ -204,6 +215,7 @@ class PlanSearch:
             self._search_first()
             self._begun = True
             self._follow_hints()
+            self._refine_baselines()
             if self.by_clock:
                 share = max(self._params.first_polishing, self._min_polishing)
                 self._improve(self.first_improvement or share)

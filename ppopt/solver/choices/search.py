@@ -10,7 +10,7 @@ a second searches several configurations at once (`ppopt.solver.choices.search_p
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
@@ -149,11 +149,17 @@ class ConfigurationSearch:
 
     def bound(self, ceiling: int | None) -> None:
         """Bound all configurations up to a ceiling; further workers improve the best schedules."""
+        with self.improving():
+            self.choice.bound(ceiling)
+
+    @contextmanager
+    def improving(self) -> Iterator[None]:
+        """Improve the best schedules during a block that uses one worker, with the others."""
         contenders = self._contenders.among(self._driver.open)
         with self._driver.aside(
             (each, self._tasks.improvement(each, seconds_left())) for each in contenders
         ):
-            self.choice.bound(ceiling)
+            yield
 
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long; bounds are not raised.
