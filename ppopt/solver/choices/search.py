@@ -17,7 +17,7 @@ from math import ceil, inf
 from random import Random
 from typing import NamedTuple
 
-from ppopt.cancellation import scope, seconds_left
+from ppopt.cancellation import scope, seconds_left, within
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -164,11 +164,11 @@ class ConfigurationSearch:
     def improve(self, seconds: float) -> None:
         """Improve the best schedules for about so long; bounds are not raised.
 
-        It ends earlier after a slice of the last contender without improvement, and at once if no
-        contender is new and the best one has not changed since, or if the import of the methods
-        would take most of the time.
+        It ends earlier if the last contender is improved in vain, and at once if no contender is
+        new and the best one has not changed since, or if the import of the methods would take most
+        of the time.
         """
-        with scope(inf):
+        with within(seconds):
             self._improve(seconds)
 
     def _improve(self, seconds: float) -> None:
@@ -264,7 +264,7 @@ class ConfigurationSearch:
             if level > self._effort.level:
                 return
             if self._options.workers > 1 and spent >= self._params.min_spent:
-                self._improve(min(spent, self._params.improving * seconds_left()))
+                self.improve(min(spent, self._params.improving * seconds_left()))
             self._raise_at(level)
             if self._solve_all(self._chosen(level), level):
                 self._level += 1

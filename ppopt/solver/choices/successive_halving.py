@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import islice
-from math import ceil
+from math import ceil, inf
 
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.parameters import ConfigurationParams
 
 MIN_ROUNDS = 4
-"""Minimum number of rounds: the last contender ends after a round without improvement."""
+"""Minimum number of rounds: the last contender has a quarter of the time or more."""
 
 
 class SuccessiveHalving:
@@ -46,7 +46,9 @@ class SuccessiveHalving:
 
     @property
     def slice(self) -> float:
-        """Seconds for each of the contenders in this round."""
+        """Seconds for each of the contenders in this round; the last one has all that are left."""
+        if len(self.running) == 1:
+            return inf
         each = self._round / max(1, ceil(len(self.running) / self._at_once))
         return max(each, self._min_slice)
 
