@@ -20,7 +20,10 @@ MIN_ROUNDS = 4
 
 
 class SuccessiveHalving:
-    """The contenders that are left, and the slice of each. All rounds are equally long."""
+    """The contenders that are left, and the slice of each.
+
+    Rounds are equally long until one is left, which has the remaining time.
+    """
 
     def __init__(
         self,
