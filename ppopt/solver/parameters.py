@@ -470,8 +470,6 @@ class PlanParams(NamedTuple):
     """Minimum share of the search with more memory."""
     more_memory_percent: int = 110
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
-    first: float = 0.5
-    """Share of the remaining time for one configuration before any has a schedule."""
     quick_bounding: float = 0.1
     """Maximum share of the remaining time for bounds before the search from the first schedules:
     small plans end with them."""

@@ -157,7 +157,7 @@ def evaluate_strategies(
         assert search is not None
         tell(f"strategy {evaluation.name}")
         with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
-            search.descend_until_stalled(max_descents)
+            search.descend(max_descents)
         seconds = evaluation.seconds + time.monotonic() - began
         with shield():
             schedule = search.schedule()

@@ -19,6 +19,8 @@ from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.options import SolveOptions
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value
 from ppopt.studies.strategy_search import StrategySearch
@@ -84,20 +86,23 @@ def best_choice(
         return StrategyChoice(
             schedule, value, value if schedule.fits_limits else None, 1, 1, proved=True
         )
-    search = StrategySearch(pipeline, strategy, Objective(objective), options, tell=progress)
+    choice = StrategySearch(pipeline, strategy, Objective(objective), options)
+    own_options = SolveOptions(progress=lambda state: progress(state.phase))
+    search = ConfigurationSearch(choice, choice.problem, own_options)
     with scope((time.monotonic() if began is None else began) + time_limit):
-        search.descend(0)
+        choice.descend(0)
+        search.enumerate_listed()
         with part(SEARCH_SHARE):
-            search.descend_until_stalled()
-        if not search.proved:
+            search.schedule_first()
+        if not search.state.closed:
             with part(BOUNDING_SHARE):
                 search.bound(search.state.value)
-            search.prove()
+            search.search(Effort(quick=search.num_quick))
     return StrategyChoice(
-        schedule=search.schedule(),
-        value=search.value,
-        lower_bound=pipeline.ticks.time(search.state.lower_bound) if search.fits else None,
-        partitions=search.choice.partitions,
-        evaluations=search.evaluations,
-        proved=search.proved,
+        schedule=choice.schedule(),
+        value=choice.value,
+        lower_bound=pipeline.ticks.time(search.state.lower_bound) if choice.fits else None,
+        partitions=choice.space.partitions,
+        evaluations=choice.evaluations,
+        proved=search.state.closed,
     )

@@ -117,7 +117,7 @@ class PlanBaselines:
             setting, evaluation = self._evaluated[position]
             assert evaluation.search is not None
             with turn:
-                evaluation.search.descend_until_stalled()
+                evaluation.search.descend()
             evaluation = evaluation._replace(schedule=evaluation.search.schedule())
             self._evaluated[position] = setting, evaluation
 

@@ -1,8 +1,8 @@
 """A candidate: the state of one configuration of a plan.
 
 It owns the best schedule, the lower bound and their proof. One search serves all configurations
-whose orders are open (`ppopt.studies.plan_product`). The configuration of a strategy has a search
-of its own, for the partition and recompute of the strategy.
+(`ppopt.studies.plan_product`); a strategy evaluates its partitions and recompute in place of
+searches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt.cancellation import part, shield
+from ppopt.cancellation import shield
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
@@ -33,11 +33,6 @@ from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.studies.strategy_search import Ranked, StrategySearch
 from ppopt.verifier import checked
 
-DESCENTS = 4
-"""Descents of a strategy to its best partition and recompute at level 0; doubled at every level."""
-DESCENT_SHARE = 0.5
-"""Share of a turn for these descents; the rest is for the proof."""
-
 
 class PlanCandidate:
     """State of one configuration of a plan; times per microbatch are in ticks of the grid."""
@@ -54,23 +49,20 @@ class PlanCandidate:
         choice: Choice,
         options: SolveOptions,
         weight: int,
-        strategy: StrategySearch | None = None,
     ) -> None:
         """`choice` has the partitions and recompute of the configuration."""
         self.configuration, self.problem, self.choice = configuration, problem, choice
         self.weight = weight
         """Factor on the times of its schedules; see `Configuration.weight`."""
         self.options = options
-        self.strategy = strategy
-        """Search of a strategy; None: orders are open."""
-        if strategy is not None and Decisions.PARTITION in self.problem.pipeline.open_decisions:
-            strategy.choice.bounds = self.choice
+        self.strategy = choice if isinstance(choice, StrategySearch) else None
+        """The choice of a strategy; None: orders are open."""
         self._floor = 0
         """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._ranked: Ranked | None = None
         """Best configuration of the strategy at the last update."""
         self.state = SearchedConfigurations(self.bound_without_search, self.rest)
-        """Best schedule, bound and partitions of the search of all orders, per microbatch."""
+        """Best schedule, bound and partitions of the search, per microbatch."""
         self.update(None)
 
     @property
@@ -104,6 +96,11 @@ class PlanCandidate:
 
     # Bounds.
 
+    def bound_partitions(self, ceiling: int | None, margin: float) -> None:
+        """Bound all partitions exactly up to `margin` times a ceiling per microbatch."""
+        useful = None if ceiling is None else -(-int(ceiling * margin) // self.weight)
+        self.choice.bound(useful)
+
     def raise_to(self, superset: PlanCandidate) -> None:
         """Raise bounds to those of a configuration whose schedules include all of this one."""
         self.impossible |= superset.impossible
@@ -130,22 +127,19 @@ class PlanCandidate:
 
         Bounds above the ceiling need not be exact.
         """
-        state, search = self.state, self.strategy
-        if search is not None and search.fits and search.best != self._ranked:
-            self._ranked = search.best
-            self._take(search.schedule())
+        state, strategy = self.state, self.strategy
+        if strategy is not None and strategy.fits and strategy.best != self._ranked:
+            self._ranked = strategy.best
+            self._take(strategy.schedule())
         best = _best([*state.known.values(), *filter(None, (state.best,))])
         if best is not None:
             state.set_best(best)
         state.raise_open_bound(self.bound_without_search)
-        if search is None:
-            nothing = state.value is None and not state.open
-            if nothing or (self.may_be_below(ceiling) and not state.all_excluded):
-                state.raise_bound(None if nothing else ceiling)
-            self.searches, self.impossible = state.searched, state.infeasible
-        else:
-            state.raise_open_bound(search.state.lower_bound * self.weight)
-            self.impossible |= search.proved and not (search.fits or search.refused)
+        nothing = state.value is None and not state.open
+        if nothing or (self.may_be_below(ceiling) and not state.all_excluded):
+            state.raise_bound(None if nothing else ceiling)
+        self.searches = state.searched
+        self.impossible |= state.infeasible and not (strategy and strategy.refused)
 
     # Schedules.
 
@@ -193,30 +187,6 @@ class PlanCandidate:
     def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
         return objective_value(schedule, self.problem.objective), peak_memory(schedule)
 
-    # The search of a strategy.
-
-    @property
-    def exhausted(self) -> bool:
-        """Whether more effort on a strategy cannot help: no known partition may be better."""
-        search = self.strategy
-        return search is None or search.proved or (search.stalled and not search.ordered)
-
-    def raise_bound(self, ceiling: int | None) -> None:
-        """Bound all partitions; above a ceiling, bounds need not be exact."""
-        assert self.strategy is not None
-        if Decisions.PARTITION in self.problem.pipeline.open_decisions and not self.impossible:
-            self.strategy.bound(ceiling)
-        self.update(None)
-
-    def search(self, level: int) -> None:
-        """Continue the search: near the best partition, then in the order of bounds."""
-        assert self.strategy is not None
-        self.searches += 1
-        with part(DESCENT_SHARE):
-            self.strategy.descend(DESCENTS * 2**level)
-        self.strategy.prove()
-        self.update(None)
-
     # Reports.
 
     @property
@@ -227,21 +197,16 @@ class PlanCandidate:
         """
         state = self.state
         own = None if state.best is None else state.best.result
-        if self.strategy is not None:
-            return self._result_of_strategy(self.strategy, own)
-        if (
-            own
-            and own.bound_ticks == self.ticks(state.lower_bound)
-            and state.best is state.known.get(ONLY)
-        ):
-            return own
-        return result_of(self.choice, self.problem, state, self.options)
-
-    def _result_of_strategy(self, search: StrategySearch, own: Result | None) -> Result:
-        if own is not None and own.schedule is not None:
-            proof = f"of {self.configuration.strategy} alone: {search.proof}"
+        if self.strategy is None:
+            bound = self.ticks(state.lower_bound)
+            if own and own.bound_ticks == bound and state.best is state.known.get(ONLY):
+                return own
+        elif own is not None and own.schedule is not None:
+            proof = f"of {self.configuration.strategy} alone: {self.choice.proof(state)}"
             return replace(own, schedule=checked(own.schedule), proof=proof)
-        result = result_of(self.choice, self.problem, self.state, self.options)
+        result = result_of(self.choice, self.problem, state, self.options)
+        if self.strategy is None:
+            return result
         if self.impossible:
             proof = "no partition is within the memory limits"
             return replace(result, status=Status.INFEASIBLE, bound_ticks=None, proof=proof)
@@ -282,4 +247,5 @@ def _best(configurations: list[Configuration]) -> Configuration | None:
         peak = peak_memory(configuration.result.schedule)
         return configuration.value, peak, configuration.key
 
-    return min(by_value(configurations), key=rank, default=None)
+    scheduled = [each for each in configurations if each.result is not None]
+    return min(by_value(scheduled), key=rank, default=None)

@@ -16,10 +16,12 @@ from ppopt.solver.partitions.space import space_of
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
-from ppopt.studies.plan_candidate import DESCENT_SHARE, PlanCandidate
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import LeastMemory, WithinShare
 from ppopt.studies.strategy_search import StrategySearch
 
+DESCENT_SHARE = 0.5
+"""Share of the time left for the descents of a strategy with one limit."""
 MEMORY_STEP = Fraction(1, 200)
 """Precision of the bisection for the minimum memory of a strategy, as a share of the memory."""
 
@@ -40,7 +42,7 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
         candidate.take(replace(point.schedule, pipeline=pipeline))
         return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
     tell(f"{candidate.configuration}, memory")
-    candidate.strategy.descend_until_stalled()
+    candidate.strategy.descend()
     candidate.update(None)
     peak = candidate.peak
     assert peak is not None
@@ -142,7 +144,7 @@ def _bisect_memory(
             search = strategy.on(replace(pipeline, mem_limit=limits))
             search.start_from(schedule.pipeline)
         with part(DESCENT_SHARE):
-            search.descend_until_stalled()
+            search.descend()
         if search.fits and search.value <= value:
             schedule = search.schedule()
             point = point._replace(value=search.value, memory=peak_memory(schedule))

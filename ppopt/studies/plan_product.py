@@ -71,10 +71,8 @@ class PlanProduct(ProductChoice):
         waiting = self._open_prefixes(ceiling)
         while waiting:
             prefix, *waiting = waiting
-            weight = self._candidates[prefix].weight
-            useful = None if ceiling is None else -(-int(ceiling * self._margin) // weight)
             with part(equal_share(len(waiting))):
-                self.inner[prefix].bound(useful)
+                self._candidates[prefix].bound_partitions(ceiling, self._margin)
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
     def _open_prefixes(self, ceiling: int | None) -> list[Key]:

@@ -4,10 +4,9 @@ Every configuration has a lower bound over all of its partitions: first a quick 
 dynamic programming. One search serves the partitions and recompute of all configurations
 (`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
 with all methods those with the best values and the smallest bounds. After the first round the best
-schedules are improved in their own partitions. Configurations of strategies have a search of their
-own, which has its turn in every round. The plan ends when no configuration can beat the best
-schedule; the proof is complete when every bound reaches the best value. It also ends if no known
-partition can be better.
+schedules are improved in their own partitions. The plan ends when no configuration can beat the
+best schedule; the proof is complete when every bound reaches the best value. It also ends if no
+known partition can be better.
 """
 
 from __future__ import annotations
@@ -17,15 +16,14 @@ from contextlib import closing, contextmanager
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import count, filterfalse
+from itertools import count
 from math import inf
-from operator import attrgetter, itemgetter
+from operator import itemgetter
 from typing import Any
 
 from ppopt.cancellation import (
     checkpoint,
     equal_part,
-    equal_share,
     over,
     part,
     scope,
@@ -88,18 +86,20 @@ class PlanSearch:
         self.set_up = PlanSetUp(space, objective, backward_kind, options, has_starts=has_starts)
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
-        self.candidates, self._strategies = self.set_up.candidates, self.set_up.strategies
-        self._included = list(with_wider(self.set_up.orders, recompute=SEARCH))
+        self.candidates = self.set_up.candidates
+        of_all_orders = [each for each in self.candidates if each.strategy is None]
+        self._included = list(with_wider(of_all_orders, recompute=SEARCH))
         """Configurations of all orders whose schedules another one has, each with that one. They
         are bounded, but not searched by themselves."""
         included = [candidate for candidate, _ in self._included]
-        self._orders = [each for each in self.set_up.orders if each not in included]
-        """Configurations of all orders that are searched."""
+        self._searched = [each for each in self.candidates if each not in included]
+        """Configurations that are searched."""
+        self._orders = [each for each in self._searched if each.strategy is None]
+        """Those of all orders."""
         self._hints: list[tuple[PlanCandidate, Schedule]] = []
-        """Schedules from which the next search of all orders starts, with their configurations."""
+        """Schedules from which the next search starts, with their configurations."""
         self._cutoff: int | None = None
-        """Ceiling at the start of the running search of all orders: values at or above it are not
-        useful."""
+        """Ceiling at the start of the running search: values at or above it are not useful."""
         self._quick = 0
         """Maximum number of heuristic searches of single partitions, in all rounds so far."""
         reporting = replace(
@@ -107,10 +107,10 @@ class PlanSearch:
             stop=None if options.stop is None else self._stops,
         )  # fmt: skip
         self._search = ConfigurationSearch(
-            PlanProduct(self._orders, self._params.margin), self.set_up.problem, reporting,
+            PlanProduct(self._searched, self._params.margin), self.set_up.problem, reporting,
             ceiling=lambda: self._cutoff,
         )  # fmt: skip
-        """Search of all orders of all configurations."""
+        """Search of all configurations."""
         with scope(inf):
             self._search.enumerate_listed()
         self._update_orders()
@@ -277,80 +277,41 @@ class PlanSearch:
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
         with shield(), within(seconds_left() + GRACE):
-            for searches in range(1, len(self._orders) + 1):
+            for searches in range(1, len(self._searched) + 1):
                 if self.best is None and not self._over:
-                    self._search_orders(Effort(0, searches), 1.0)
+                    self._search_within(Effort(0, searches), 1.0)
                     checkpoint()
-            for candidate in sorted(filter(self._is_open, self._strategies), key=_by_bound):
-                if self.best is not None:
-                    return
-                with part(self._params.first):
-                    candidate.search(0)
-                self._note("configurations")
-                checkpoint()
 
     def _round(self, round_index: int) -> None:
-        """Bound the configurations that may be best, and search them.
-
-        The search of all orders has the turns of all of its open configurations.
-        """
+        """Bound the configurations that may be best, and search them."""
         if not self._over:
             self._bound(self._params.bounding)
         if self._over:
             return
-        waiting, opened = (sum(map(self._is_open, own)) for own in (self._strategies, self._orders))
-        if opened:
-            each = (
-                self._params.partitions_per_round * 2 ** (round_index - 1)
-                if round_index
-                else self._params.first_round_partitions
-            )
-            self._quick += each * opened
-            share = opened / (opened + waiting)
-            if round_index == 0:
-                share = min(share, self._params.first_round)
-            self._search_orders(Effort(max(0, round_index - 1), self._quick), share)
-        for candidate in sorted(self._strategies, key=_by_bound):
-            if self._over:
-                return
-            if self._is_open(candidate):
-                waiting -= 1
-                with part(equal_share(waiting)):
-                    candidate.search(max(0, round_index - 1))
-                self._note("configurations")
+        params = self._params
+        each, share = params.first_round_partitions, params.first_round
+        if round_index:
+            each, share = params.partitions_per_round * 2 ** (round_index - 1), 1.0
+        self._quick += each * sum(map(self._is_open, self._searched))
+        self._search_within(Effort(max(0, round_index - 1), self._quick), share)
 
     def _bound(self, share: float) -> None:
         """Bound the configurations that may be best, in a share of the time left."""
-        waiting = list(filter(self._is_open, self._strategies))
-        opened = sum(map(self._is_open, self._orders))
-        own = opened / ((opened + len(waiting)) or 1)
-        if self._orders:
-            with part(share * own):
-                self._search.bound(self.ceiling)
-            with scope(inf):
-                self._search.enumerate_listed()
-            self._update_orders()
-            self._note("bounds")
+        with part(share):
+            self._search.bound(self.ceiling)
+        with scope(inf):
+            self._search.enumerate_listed()
+        self._update_orders()
+        self._note("bounds")
         for candidate, wider in self._included:
             candidate.raise_to(wider)
             if self._is_open(candidate):
                 with part(share * self._params.included_bounding):
-                    candidate.choice.bound(self._bounded_to(candidate))
+                    candidate.bound_partitions(self.ceiling, self._params.margin)
                 candidate.update(self.ceiling)
-        with part(share * (1 - own)):
-            for candidate, turn in turns(waiting):
-                with turn:
-                    candidate.raise_bound(self._bounded_to(candidate))
-                self._note("bounds")
 
-    def _bounded_to(self, candidate: PlanCandidate) -> int | None:
-        """Time of all microbatches up to which the bounds of a configuration are exact."""
-        if self.ceiling is None:
-            return None
-        return -(-int(self.ceiling * self._params.margin) // candidate.weight)
-
-    def _search_orders(self, effort: Effort, share: float) -> None:
-        """Search all orders for at most a share of the time left."""
+    def _search_within(self, effort: Effort, share: float) -> None:
+        """Search for at most a share of the time left."""
         with self._turn(share):
             self._search.search(effort)
 
@@ -366,7 +327,7 @@ class PlanSearch:
 
     @contextmanager
     def _turn(self, share: float) -> Iterator[int]:
-        """A search of all orders for a share of the time left; yields what `_begin` returns."""
+        """A search for a share of the time left; yields what `_begin` returns."""
         self._cutoff = self.ceiling
         with part(share):
             yield self._begin()
@@ -374,7 +335,7 @@ class PlanSearch:
         self._note("configurations")
 
     def _begin(self) -> int:
-        """Begin a search of all orders, from the best hint of every placement, then from others.
+        """Begin a search from the best hint of every placement, then from others.
 
         Returns the number of placements with hints.
         """
@@ -394,15 +355,15 @@ class PlanSearch:
         return len(hints)
 
     def _stops(self, state: Progress) -> bool:
-        """Whether the caller ends the search, with this state of the search of all orders."""
+        """Whether the caller ends the search, with this state of the search."""
         return self.options.stop is not None and self.options.stop(
             self._state(state.phase, state.value_ticks)
         )
 
     def _update_orders(self) -> None:
-        """Update the candidates of all orders after a search."""
+        """Update the candidates after a search."""
         ceiling = min_known((self.ceiling, self._search.state.value))
-        for candidate in self._orders:
+        for candidate in self._searched:
             candidate.update(ceiling)
 
     def _raise_strategies(self) -> None:
@@ -481,20 +442,16 @@ class PlanSearch:
     @property
     def _exhausted(self) -> bool:
         """Whether all configurations that may be best are searched exhaustively."""
-        if any(map(self._is_open, self._orders)) and not self._search.exhausted:
-            return False
-        return all(candidate.exhausted for candidate in filter(self._is_open, self._strategies))
+        return self._search.exhausted or not any(map(self._is_open, self._searched))
 
     # Reports.
 
     def _state(self, phase: str, running_value: int | None = None) -> Progress:
         """Best value and bound over all, for the microbatches of the best configuration.
 
-        A running search of all orders may have a value, per microbatch.
+        A running search may have a value, per microbatch.
         """
-        strategies = filterfalse(attrgetter("impossible"), self._strategies)
-        bounds = (self._search.state.lower_bound, *map(_by_bound, strategies))
-        known = lower_bound_of(bounds_of_all(bounds, self.set_up.late))
+        known = lower_bound_of(bounds_of_all([self._search.state.lower_bound], self.set_up.late))
         bound = max(self.lower_bound or 0, known or 0)
         value = min_known((self._value, running_value))
         return Progress(self.options.spent, phase, value, bound, self.per_unit)

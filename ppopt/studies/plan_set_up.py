@@ -69,10 +69,8 @@ class PlanSetUp:
         """The best schedule of usual strategies, if it is of a configuration that would be late."""
         if late and not has_starts:
             self._set_up_first(late)
-        self.orders = [each for each in self._candidates if each.strategy is None]
-        """Configurations of all orders."""
-        self.strategies = [each for each in self._candidates if each.strategy is not None]
-        """Configurations of strategies."""
+        self.candidates = sorted(self._candidates, key=lambda each: each.strategy is not None)
+        """All candidates, those of strategies last."""
         self.skipped = (*invalid, *((str(each), OUT_OF_TIME) for each in late))
         """Configurations that are not set up, each with the reason."""
         self.num_late = len(late)
@@ -96,33 +94,28 @@ class PlanSetUp:
                     return
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
-        """Set up a configuration, with its search if it is that of a strategy.
+        """Set up a configuration.
 
         Raises NotApplicableError if it cannot be searched.
         """
-        space, strategy = self.space, None
+        space = self.space
         kind = backward_kind_of(configuration.strategy, self.backward_kind)
         with shield():
             problem = problem_of(space.pipeline(configuration), self.objective, kind)
         choice = choice_of(problem) or SinglePipeline(problem)
         with shield():
             if configuration.strategy != SEARCHED:
-                choice = choice.inner if isinstance(choice, OrderChoice) else choice
-                strategy = StrategySearch(
+                choice = StrategySearch(
                     problem.pipeline,
                     configuration.strategy,
                     self.objective,
                     space.options_of(configuration),
+                    bounds=choice.inner if isinstance(choice, OrderChoice) else choice,
                     accepts_partition=partitions_on(space.runtime, problem.pipeline),
                     seed=self._options.seed,
                 )
             weight = space.weight(configuration.batches)
-            return PlanCandidate(configuration, problem, choice, self._options, weight, strategy)
-
-    @property
-    def candidates(self) -> list[PlanCandidate]:
-        """All candidates, those of strategies last."""
-        return [*self.orders, *self.strategies]
+            return PlanCandidate(configuration, problem, choice, self._options, weight)
 
     @property
     def problem(self) -> Problem:

@@ -8,7 +8,7 @@ of keys has one configuration per row. Keys and bounds are those of the search f
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from itertools import combinations, islice, pairwise, product
 from math import comb
 from typing import NamedTuple
@@ -21,8 +21,7 @@ from ppopt.problem.decisions import Decisions
 from ppopt.problem.partition import all_by_rule
 from ppopt.problem.partition_table import CostTable, Recomputed
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.recompute.stage_options import StageOptions
 
 MAX_COUNTED_LAYERS = 24
@@ -52,12 +51,6 @@ class StrategyConfigurations:
         Raises NotApplicableError if times or memory are too finely divided to stay exact.
         """
         self.random = np.random.default_rng(seed)
-        self.bounds: Choice | None = None
-        """The same configurations with bounds that hold for every order; None: no bounds."""
-        self.complete = True
-        """Whether no omitted recompute option may be better."""
-        self._ordered = False
-        """Whether configurations were enumerated in the order of bounds."""
         opened = placed.open_decisions
         self.cut = Decisions.PARTITION in opened
         """Whether the partition is searched."""
@@ -76,6 +69,8 @@ class StrategyConfigurations:
         self.hosts = np.array(self.base.hosts[0])
         """Device of every stage."""
         self.num_stages, self._layers = self.base.num_stages, len(self.base.model)
+        self.width = self.num_stages * (1 + self.optional)
+        """Length of a key."""
         self._option_ticks: dict[int, list[tuple[int, int, int, int]]] = {}
         self._moves = _layer_moves(self.num_stages if self.cut else 1)
 
@@ -138,29 +133,9 @@ class StrategyConfigurations:
         numbers = self._options.numbers(pipeline) if self.optional else ()
         return None if numbers is None else (*counts, *numbers)
 
-    @property
-    def lower_bound(self) -> int:
-        """Lower bound of all configurations; 0 without bounds."""
-        return 0 if self.bounds is None else self.bounds.lower_bound
-
-    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
-        """Next configuration in the order of bounds.
-
-        The bound of an omitted option is no lower than that of the option that dominates it. So if
-        it may be better, its bound is the minimum over all, once a configuration is enumerated.
-        """
-        if self.bounds is None:
-            return Unlisted(0)
-        rest = self.bounds.rest(known, ceiling)
-        if self.complete or (isinstance(rest, Complete) and not self._ordered):
-            return rest
-        key = None if isinstance(rest, Complete) else rest.key
-        self._ordered |= key is not None
-        return Unlisted(self.lower_bound, key)
-
     def first(self) -> Iterator[Key]:
         """Partitions by rule, then endless random ones, each with its first options."""
-        numbers = (0,) * (self.num_stages if self.optional else 0)
+        numbers = (0,) * (self.width - self.num_stages)
         if not self.cut:
             yield (*self.base.counts, *numbers)
             return

@@ -1,20 +1,21 @@
-"""The search over configurations, for a strategy whose partition or recompute is open.
+"""The configurations of a strategy whose partition or recompute is open, as a choice.
 
-The strategy evaluates many configurations at once (`ppopt.studies.strategy_evaluator`). A
-configuration is closed once it is evaluated, because it has one schedule. If there are few
-configurations, all are evaluated. Otherwise local search comes first: it descends to a local
-optimum, and again after some random moves (iterated local search: Lourenco, Martin and Stuetzle,
-"Iterated Local Search", 2003), or from another start if that does not help. A proof evaluates
-configurations in the order of their bounds (`ppopt.solver.choices.configuration`).
+`ConfigurationSearch` searches them as those of any choice. The strategy evaluates a configuration
+in place of a search, with many others at once (`ppopt.studies.strategy_evaluator`). If there are
+few configurations, all are evaluated. Otherwise local search yields the first ones: it descends to
+a local optimum, and again after some random moves (iterated local search: Lourenco, Martin and
+Stuetzle, "Iterated Local Search", 2003), or from another start if that does not help.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import ChainMap
+from collections.abc import Container, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
-from functools import partial
 from math import inf
+from operator import itemgetter
+from typing import Any
 
 import numpy as np
 
@@ -27,12 +28,9 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
-from ppopt.solver.choices.configuration import (
-    Configuration,
-    SearchedConfigurations,
-    by_bound,
-)
-from ppopt.solver.choices.enumeration import Complete, Key
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest, Unlisted, min_rest
 from ppopt.solver.choices.spaces import SPACES, traits_of_any
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.strategies import Options, resolve
@@ -50,9 +48,9 @@ times."""
 MAX_EVALUATED_ORDERS = 30
 """Maximum number of configurations that are all evaluated, if each has its own order."""
 PATIENCE = 40
-"""Number of descents without a better configuration after which a search stalls."""
+"""Number of descents without a better configuration after which the descents stall."""
 DESCENTS_PER_START = 15
-"""Number of descents without improvement after which the search uses another start."""
+"""Number of descents without improvement after which the next one has another start."""
 MAX_REPAIRS = 6
 """Maximum number of evaluations of a configuration that exceeds its limits, each with more
 recompute."""
@@ -60,8 +58,10 @@ recompute."""
 Ranked = tuple[ConfigurationRank, Key]
 
 
-class StrategySearch:
-    """Search for the best configuration of a strategy; every run continues the previous one."""
+class StrategySearch(Choice):
+    """The configurations of a strategy, with a local search that every descent continues."""
+
+    name = "strategy"
 
     def __init__(
         self,
@@ -70,55 +70,57 @@ class StrategySearch:
         objective: Objective,
         options: Options | None = None,
         *,
+        bounds: Choice | None = None,
         accepts_partition: AcceptsPartition | None = None,
         seed: int = 0,
-        tell: Callable[[str], None] | None = None,
     ) -> None:
         """Search the open ones of partition, recompute and offload.
 
-        A run ends with the enclosing scopes (`ppopt.cancellation`); `tell` receives its phases.
-        `accepts_partition` says whether the runtime supports a partition; None: it supports all.
-        Raises NotApplicableError if the strategy does not apply, or if times or memory are too
-        finely divided to stay exact, and InputError if the strategy is unknown.
+        `bounds` is the choice of the same configurations in any order; None: `bound` creates it if
+        it applies. `accepts_partition` says whether the runtime supports a partition; None: it
+        supports all. Raises NotApplicableError if the strategy does not apply, or if times or
+        memory are too finely divided to stay exact, and InputError if the strategy is unknown.
         """
-        rule, self._strategy_options = resolve(strategy), options or Options()
-        self._strategy, options = rule.name, self._strategy_options
-        self._seed, self._report = seed, tell
-        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), options)
-        self.choice = choice = StrategyConfigurations(placed, seed)
+        rule, self._options, self._seed = resolve(strategy), options or Options(), seed
+        self._strategy, self._bounds = rule.name, bounds
+        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), self._options)
+        self.space = StrategyConfigurations(placed, seed)
         kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
-        self._problem = Problem(placed, objective, kind)
-        self._evaluator = StrategyEvaluator(choice, rule, options, objective, accepts_partition)
-        choice.complete = self._evaluator.complete
-        self.state = SearchedConfigurations(0, choice.rest)
-        self._proves = False
-        """Whether the search ends with a proof; descents after it may find an equal value of less
-        memory."""
+        self.problem = Problem(placed, objective, kind)
+        self._evaluator = StrategyEvaluator(
+            self.space, rule, self._options, objective, accepts_partition
+        )
         self.best: Ranked | None = None
         """Best configuration, which may exceed the limits; None: none is evaluated yet."""
+        self._ranks: dict[Key, ConfigurationRank] = {}
+        """Ranks of the configurations that were evaluated."""
         self.evaluations = 0
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
-        self.descents = 0
+        self._descents = 0
         """Number of descents."""
-        self.barren = 0
+        self._barren = 0
         """Number of descents since the best configuration was found."""
         max_configurations = MAX_EVALUATED_ORDERS if self._evaluator.one_by_one else MAX_EVALUATED
-        self._every = choice.every(max_configurations, self._evaluator.together)
+        self._every = self.space.every(max_configurations, self._evaluator.together)
         """Remaining batches of all configurations; None: there are too many."""
-        self._first_starts = choice.first()
+        self._first_starts = self.space.first()
         self._starts: list[Key] = []
         """Starts of the next descents, the last one first."""
         self._current: Ranked | None = None
         """End of the last descent that was no worse than the previous one."""
+        self._end: Key = ()
+        """End of the last descent; empty: there was none."""
         self._failed = 0
         """Number of descents since one was better than the previous one."""
 
     def on(self, pipeline: Pipeline) -> StrategySearch:
         """Create a new search of the strategy on another pipeline."""
         return StrategySearch(
-            pipeline, self._strategy, self._problem.objective, self._strategy_options,
+            pipeline, self._strategy, self.problem.objective, self._options,
             accepts_partition=self._evaluator.accepts_partition, seed=self._seed,
         )  # fmt: skip
+
+    # The best configuration.
 
     @property
     def fits(self) -> bool:
@@ -134,13 +136,13 @@ class StrategySearch:
     def value(self) -> Fraction:
         """Value of the best configuration, in the user's unit."""
         assert self.best is not None
-        return self.choice.base.ticks.time(self.best[0].value)
+        return self.space.base.ticks.time(self.best[0].value)
 
     def schedule(self) -> Schedule:
         """Verified schedule of the best configuration."""
         assert self.best is not None
-        pipeline, objective = self.choice.pipeline(self.best[1]), self._problem.objective
-        return evaluate(pipeline, self._strategy, objective, self._strategy_options)
+        pipeline = self.pipeline(self.best[1])
+        return evaluate(pipeline, self._strategy, self.problem.objective, self._options)
 
     @property
     def all_evaluated(self) -> bool:
@@ -151,53 +153,21 @@ class StrategySearch:
     def conclusive(self) -> bool:
         """Whether every configuration that may be best was evaluated."""
         evaluated = self.all_evaluated and self._evaluator.complete
-        return evaluated and self.choice.enumerates_options
+        return evaluated and self.space.enumerates_options
 
-    @property
-    def proved(self) -> bool:
-        """Whether no configuration within the limits is better, or whether none is within them."""
-        return self.state.closed
+    # The choice.
 
-    @property
-    def proof(self) -> str:
-        """Text of the proof for the best configuration."""
-        if self.conclusive:
-            return "every partition was tried, with every choice of recompute that may be best"
-        if not self.proved:
-            return "not every partition was evaluated or excluded"
-        return (
-            f"{self.state.searched} partitions were evaluated; in each of the others, one device "
-            "already needs this long or exceeds its memory"
-        )
+    def pipeline(self, key: Key) -> Pipeline:
+        """Pipeline of a configuration."""
+        return self.space.pipeline(key)
 
-    @property
-    def stalled(self) -> bool:
-        """Whether several descents found nothing better."""
-        return self.barren >= PATIENCE
+    def key(self, pipeline: Pipeline) -> Key | None:
+        """Key of a pipeline, or of one that is no worse; None: there is none."""
+        return self.space.key(pipeline)
 
-    @property
-    def ordered(self) -> bool:
-        """Whether further configurations follow in the order of bounds."""
-        return self.state.next_key is not None
-
-    def start_from(self, pipeline: Pipeline) -> None:
-        """Descend next from the configuration of a pipeline, if there is one."""
-        key = self.choice.key(pipeline)
-        if key is not None:
-            self._starts.append(key)
-
-    def evaluate_first(self) -> None:
-        """Evaluate the first partition by rule, with the minimum recompute that fits."""
-        self._settle(self._next_start())
-
-    def descend(self, times: float) -> None:
-        """Descend some times; a first configuration is evaluated in any case."""
-        self._run(partial(self._descend_once, self.descents + times))
-
-    def descend_until_stalled(self, max_descents: float = inf) -> None:
-        """Descend until several descents find nothing better."""
-        end = self.descents + max_descents
-        self._run(lambda: self._descend_once(end) and not self.stalled)
+    def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
+        """Configurations with the bound over all of them."""
+        return (Configuration(key, self.lower_bound, evaluator=self) for key in keys)
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound all configurations, if bounds apply; see `Choice.bound`.
@@ -205,91 +175,158 @@ class StrategySearch:
         The bounds hold for every schedule of a partition, in any order of the microbatches, also
         with whole backwards if the strategy splits them.
         """
-        choice, handled = self.choice, SPACES[Decisions.PARTITION].handles
-        with scope(inf):
-            if choice.bounds is None and choice.cut and traits_of_any(self._problem) <= handled:
-                choice.bounds = choice_of(in_listed_order(self._problem))
-            if choice.bounds is not None:
-                choice.bounds.bound(ceiling)
-            self._raise_bound()
-
-    def prove(self) -> None:
-        """Evaluate configurations in the order of their bounds, until proof."""
-        self._run(self._evaluate_next, proves=True)
-
-    def _run(self, step: Callable[[], bool], *, proves: bool = False) -> None:
-        """Evaluate all configurations if few, then run steps until one returns False.
-
-        A first configuration is evaluated even after Ctrl-C, so that there is a best one.
-        """
-        self._proves = proves
-        with shield():
-            if self.best is None and not self._every:
-                self._starts.append(self._settle(self._next_start())[1])
-            elif self.best is None:
-                self._evaluate_batch()
-        with scope(inf):
-            self._raise_bound()
-            while self._every and not self._over:
-                self._evaluate_batch()
-            while not self._over and step():
-                pass
+        handled, listed = SPACES[Decisions.PARTITION].handles, in_listed_order(self.problem)
+        if self._bounds is None and self.space.cut and traits_of_any(listed) <= handled:
+            self._bounds = choice_of(listed)
+        if self._bounds is not None:
+            self._bounds.bound(ceiling)
 
     @property
-    def _over(self) -> bool:
-        """Whether a run ends."""
-        return over() or self.all_evaluated or (self._proves and self.state.closed)
+    def lower_bound(self) -> int:
+        """Lower bound of all configurations; 0 without bounds."""
+        return 0 if self._bounds is None else self._bounds.lower_bound
 
-    def _raise_bound(self) -> None:
-        self.state.raise_bound()
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
+        """The best configuration, or the next one in the order of bounds."""
+        value = self._value
+        if value is None or (ceiling is not None and value >= ceiling):
+            return self._following(ceiling, self._ranks)
+        assert self.best is not None
+        following = self._following(value, self._ranks)
+        if self.best[1] in known:
+            return following
+        return min_rest((following, Unlisted(value, self.best[1])))
+
+    def _following(self, ceiling: int | None, known: Container[Key]) -> Rest:
+        """Next configuration in the order of bounds that is not known.
+
+        The bound of an omitted option is no lower than that of the option that dominates it, which
+        may be evaluated. So if it may be better, its bound is the minimum over all; this is 0 if no
+        configuration is within the limits.
+        """
         if self.conclusive:
-            self.state.raise_to(Complete())
+            return NONE_LEFT
+        if self._bounds is None or not self.space.cut:
+            return Unlisted(self.lower_bound)
+        rest = self._bounds.rest(known, ceiling)
+        if self._evaluator.complete:
+            return rest
+        if isinstance(rest, Unlisted):
+            return Unlisted(self.lower_bound, rest.key)
+        return Unlisted(self.lower_bound) if self.lower_bound else rest
+
+    @property
+    def _value(self) -> int | None:
+        """Value of the best configuration within the limits, in ticks."""
+        return self.best[0].value if self.best is not None and self.fits else None
+
+    def first(self) -> Iterator[Key]:
+        """A first configuration, ends of descents until these stall, and the best one."""
+        while True:
+            self.descend(0 if self.best is None else 1)
+            assert self.best is not None
+            if self._stalled:
+                yield self.best[1]
+                return
+            yield self._end or self.best[1]
+
+    def moves(self, key: Key) -> Iterator[Key]:  # noqa: ARG002
+        """None: descents try the neighbours."""
+        return iter(())
+
+    def evaluate(self, configuration: Configuration) -> None:
+        """Evaluate a configuration, with those that follow in the order of bounds.
+
+        Its value is also its bound, or it is infeasible. Neither holds if another order of the
+        microbatches may be better.
+        """
+        key = configuration.key[-self.space.width :]
+        if key not in self._ranks:
+            batch: dict[Key, None] = {}
+            next_key: Key | None = key
+            while next_key is not None and len(batch) < self._evaluator.together:
+                batch[next_key] = None
+                known = ChainMap[Key, Any](batch, self._ranks)
+                rest = self._following(self._value, known)
+                next_key = rest.key if isinstance(rest, Unlisted) else None
+            self._evaluate(np.array([*batch]))
+        rank, exact = self._ranks[key], self._evaluator.exact
+        if rank.excess:
+            configuration.impossible = exact
+        else:
+            configuration.value = configuration.weighted(rank.value)
+            configuration.raise_bound(rank.value if exact else 0)
+
+    def describe(self, key: Key) -> str:  # noqa: ARG002
+        """Text that names the strategy and counts its evaluations."""
+        return f"strategy {self._strategy}, {self.evaluations} evaluations"
+
+    def proof(self, search: SearchedConfigurations) -> str:
+        """Text of the proof for the best configuration."""
+        if self.conclusive:
+            return "every partition was tried, with every choice of recompute that may be best"
+        if not search.closed:
+            return "not every partition was evaluated or excluded"
+        return (
+            f"{len(self._ranks)} partitions were evaluated; in each of the others, one device "
+            "already needs this long or exceeds its memory"
+        )
+
+    # Descents.
+
+    def start_from(self, pipeline: Pipeline) -> None:
+        """Descend next from the configuration of a pipeline, if there is one."""
+        key = self.key(pipeline)
+        if key is not None:
+            self._starts.append(key)
+
+    def evaluate_first(self) -> None:
+        """Evaluate the first partition by rule, with the minimum recompute that fits."""
+        self._settle(self._next_start())
+
+    def descend(self, times: float = inf) -> None:
+        """Descend some times, or until several descents find nothing better.
+
+        It ends with the enclosing scopes (`ppopt.cancellation`), but a first configuration is
+        evaluated in any case. If there are few configurations, all are evaluated instead.
+        """
+        with shield():
+            if self.best is None and self._every:
+                self._evaluate_batch()
+            elif self.best is None:
+                self.evaluate_first()
+                self._starts.append(self._end)
+        end = self._descents + times
+        with scope(inf):
+            while self._every and not over():
+                self._evaluate_batch()
+            while self._descents < end and not (over() or self._stalled):
+                self._descend_once()
+
+    @property
+    def _stalled(self) -> bool:
+        """Whether several descents were without success, or all configurations are evaluated."""
+        return self.all_evaluated or self._barren >= PATIENCE
 
     def _evaluate_batch(self) -> None:
         """Evaluate the next batch of all configurations; a batch that is not complete remains."""
         assert self._every is not None
         self._evaluate(self._every[0])
         del self._every[0]
-        self._raise_bound()
 
-    def _evaluate_next(self) -> bool:
-        """Evaluate the next configurations in the order of bounds, as many as suit one evaluation.
-
-        Returns False if there are none.
-        """
-        self._tell()
-        for _ in range(self._evaluator.together):
-            rest = self.choice.rest(self.state.known, self.state.value)
-            if isinstance(rest, Complete) or rest.key is None:
-                break
-            self.state.known[rest.key] = Configuration(rest.key, rest.bound)
-        chosen = [each for each in by_bound(self.state.open) if not each.searched]
-        if chosen:
-            ranks = self._evaluate(np.array([each.key for each in chosen]))
-            for configuration, rank in zip(chosen, ranks, strict=True):
-                self._close(configuration, rank)
-        self._raise_bound()
-        return bool(chosen)
-
-    # Descents.
-
-    def _descend_once(self, end: float) -> bool:
-        """Descend from the next start, and evaluate the end; False after `end` descents."""
-        if self.descents >= end:
-            return False
-        self._tell()
+    def _descend_once(self) -> None:
+        """Descend from the next start, and evaluate the end."""
         before = self.best
-        rank, key = self._settle(self._descend(self._next_start()))
-        self.barren = self.barren + 1 if self.best == before else 0
-        self.descents += 1
-        if self._over:
-            self._starts.append(key)
-            return False
-        better = self._current is None or rank < self._current[0]
+        end = self._settle(self._descend(self._next_start()))
+        self._barren = self._barren + 1 if self.best == before else 0
+        self._descents += 1
+        if over():
+            self._starts.append(self._end)
+            return
+        better = self._current is None or end[0] < self._current[0]
         self._failed = 0 if better else self._failed + 1
-        if self._current is None or rank <= self._current[0]:
-            self._current = rank, key
-        return True
+        if self._current is None or end[0] <= self._current[0]:
+            self._current = end
 
     def _next_start(self) -> Key:
         if self._starts:
@@ -305,10 +342,10 @@ class StrategySearch:
     def _descend(self, key: Key) -> Key:
         """Descend to a local optimum by estimates."""
         (rank, key), better = self._best_estimate(np.array([key])), True
-        while better and not self._over:
+        while better and not over():
             better = False
             for keys in self._evaluator.neighbours(key):
-                if self._over:
+                if over():
                     break
                 neighbour = self._best_estimate(keys)
                 if neighbour[0] < rank:
@@ -322,47 +359,23 @@ class StrategySearch:
 
     def _settle(self, key: Key) -> Ranked:
         """Evaluate the end of a descent; while it exceeds its limits, also with more recompute."""
-        ranked = [(self._evaluate(np.array([key]))[0], key)]
+        ranked = self._evaluate(np.array([key]))
         for attempt in range(MAX_REPAIRS):
             repaired = self._evaluator.repaired(key, 2**attempt, full=attempt == MAX_REPAIRS - 1)
             if not ranked[-1][0].excess or repaired == key:
                 break
             key = repaired
-            ranked.append((self._evaluate(np.array([key]))[0], key))
+            ranked += self._evaluate(np.array([key]))
+        self._end = min(ranked)[1]
         return min(ranked)
 
-    # Evaluations.
-
-    def _evaluate(self, keys: Ints) -> list[ConfigurationRank]:
+    def _evaluate(self, keys: Ints) -> list[Ranked]:
         """Rank configurations; the best of them counts."""
         ranks = [ConfigurationRank(*row) for row in self._evaluator.ranks(keys).tolist()]
-        self.evaluations += len(ranks)
-        best = min(range(len(ranks)), key=ranks.__getitem__)
-        if self.best is None or ranks[best] < self.best[0]:
-            self._take_best(ranks[best], tuple(keys[best].tolist()))
-        return ranks
-
-    def _take_best(self, rank: ConfigurationRank, key: Key) -> None:
-        """Set the best configuration."""
-        configuration = self.state.known.setdefault(key, Configuration(key, 0))
-        self._close(configuration, rank)
-        feasible = self.state.best if rank.excess else configuration
-        self.best, self.state.best = (rank, key), feasible
-        self._raise_bound()
-
-    def _close(self, configuration: Configuration, rank: ConfigurationRank) -> None:
-        """Close a configuration: its value is also its bound, or it is infeasible.
-
-        Neither holds if another order of the microbatches may be better.
-        """
-        if rank.excess:
-            configuration.impossible = self._evaluator.exact
-        else:
-            configuration.value = value = rank.value
-            if self._evaluator.exact:
-                configuration.raise_bound(value)
-        configuration.level = 0
-
-    def _tell(self) -> None:
-        if self._report is not None:
-            self._report(f"strategy {self._strategy}, {self.evaluations} evaluations")
+        ranked = list(zip(ranks, map(tuple, keys.tolist()), strict=True))
+        self.evaluations += len(ranked)
+        best = min(ranked, key=itemgetter(0))
+        if self.best is None or best[0] < self.best[0]:
+            self.best = best
+        self._ranks |= {key: rank for rank, key in ranked}
+        return ranked

@@ -16,6 +16,8 @@ import ppopt
 from ppopt import InputError, Layer, Model, Pipeline, Schedule
 from ppopt.problem.objective import Objective
 from ppopt.schedule.order_columns import OrderColumns
+from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.options import SolveOptions
 from ppopt.strategies import registry
 from ppopt.studies import strategy_search
 from ppopt.studies.compare import compare
@@ -137,9 +139,9 @@ def test_the_search_alone_finds_the_best_partition(
     for seed in range(2):
         pipe = drawn(seed, 6).pipeline(devices=2, batches=3, partition="search", mem_limit=40)
         search = strategy_search.StrategySearch(pipe, strategy, Objective.MAKESPAN)
-        search.descend_until_stalled()
+        search.descend()
         assert not search.all_evaluated and search.schedule().fits_limits
-        every = every_partition(pipe, search.choice.num_stages)
+        every = every_partition(pipe, search.space.num_stages)
         schedules = (ppopt.evaluate(candidate, strategy) for candidate in every)
         best = min(value_of(schedule) for schedule in schedules if schedule.fits_limits)
         assert search.value == value_of(search.schedule()) == best
@@ -157,7 +159,7 @@ def test_a_gap_is_told_where_there_are_too_many_partitions() -> None:
 def test_as_many_configurations_as_allowed_are_all_evaluated() -> None:
     """Five layers in two stages: four partitions."""
     pipeline = drawn(1, 5).pipeline(devices=2, batches=2, recompute="none", partition="search")
-    choice = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN).choice
+    choice = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN).space
     assert choice.every(3, 10) is None
     assert [keys.tolist() for keys in choice.every(4, 10) or ()] == [
         [[1, 4], [2, 3], [3, 2], [4, 1]]
@@ -207,14 +209,16 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     pipe = drawn(seed, 5).pipeline(
         devices=2, batches=3, partition="search", recompute="search", mem_limit=limit
     )
-    search = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
-    search.descend(4)
-    search.bound(search.state.value)
-    search.prove()
-    assert not search.ordered or search.proved
-    before = search.proved
-    search.bound()
-    assert search.proved == before
+    choice = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
+    search = ConfigurationSearch(choice, choice.problem, SolveOptions())
+    choice.descend(4)
+    search.bound(None)
+    search.search()
+    assert search.state.next_key is None or search.state.closed
+    before = search.state.closed
+    search.bound(None)
+    search.enumerate_listed()
+    assert search.state.closed == before
 
 
 def test_what_is_given_is_kept() -> None:
@@ -437,4 +441,4 @@ def test_the_first_point_is_an_evaluation(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(strategy_search, "MAX_EVALUATED", 0)
     search = strategy_search.StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
     search.descend(0)
-    assert (search.evaluations, search.choice.partitions) == (1, 45)
+    assert (search.evaluations, search.space.partitions) == (1, 45)

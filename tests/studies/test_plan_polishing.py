@@ -132,7 +132,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         fields={"mem_limit": 16, "p2p": 3},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
-    search._search_orders(Effort(0, 1), 1.0)
+    search._search_within(Effort(0, 1), 1.0)
     driver, values = search._search._driver, []
     take = driver.keep_best
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from ppopt.solver.choices.enumeration import (
     Complete,
@@ -23,6 +23,20 @@ from ppopt.solver.result import Result
 
 if TYPE_CHECKING:
     from ppopt.solver.subset_bounding import SubsetBounding
+
+
+EVALUATED = 2**31
+"""Level of a configuration that was evaluated: no search has more effort."""
+
+
+class Evaluator(Protocol):
+    """Values configurations in place of a search."""
+
+    def evaluate(self, configuration: Configuration) -> None:
+        """Set the value of a configuration, and its bound; it may evaluate others at once.
+
+        The last entries of its key are its key for the evaluator (`ProductChoice`).
+        """
 
 
 @dataclass(eq=False)
@@ -45,6 +59,8 @@ class Configuration:
     """Effort of the last search, in rounds of all methods; -1: not searched."""
     refined: bool = False
     """Whether `bound` includes the one-device bounds of the pipeline."""
+    evaluator: Evaluator | None = None
+    """None: the configuration is searched."""
     bounding: SubsetBounding | None = None
     """Dynamic programs that raise the bound by subsets of devices; None: not begun."""
 
@@ -99,6 +115,12 @@ class SearchedConfigurations:
         """Record the configuration of the best schedule."""
         self.best = configuration
         self.raise_open_bound(self.open_bound)
+
+    def offer(self, configuration: Configuration) -> None:
+        """Record a configuration if it is better than the best one."""
+        value = configuration.value
+        if value is not None and (self.value is None or value < self.value):
+            self.best = configuration
 
     def raise_bound(self, ceiling: int | None = None) -> None:
         """Raise the bound over all to the minimum over the configurations that may be better.

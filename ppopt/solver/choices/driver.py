@@ -16,7 +16,12 @@ from ppopt.cancellation import over, seconds_left, shield, within
 from ppopt.problem.exact import min_known
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_bound
+from ppopt.solver.choices.configuration import (
+    EVALUATED,
+    Configuration,
+    SearchedConfigurations,
+    by_bound,
+)
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
 from ppopt.solver.choices.search_tasks import SearchTask
@@ -225,8 +230,16 @@ class Driver:
         if value is None or (configuration.value is not None and value > configuration.value):
             return
         configuration.result, configuration.value = result, value
-        if self._state.value is None or value < self._state.value:
-            self._state.best = configuration
+        self._state.offer(configuration)
+
+    def evaluate(self, configuration: Configuration) -> None:
+        """Evaluate a configuration in place of a search."""
+        assert configuration.evaluator is not None
+        configuration.evaluator.evaluate(configuration)
+        configuration.level = EVALUATED
+        self._state.offer(configuration)
+        self._state.raise_bound()
+        self._announce(self._choice.describe(configuration.key))
 
     # Reports.
 

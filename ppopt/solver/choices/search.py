@@ -142,8 +142,8 @@ class ConfigurationSearch:
         with scope(inf):
             self._solve_all(islice(self._hinted_configurations(), number), 0)
 
-    def schedule_first(self, number: int) -> None:
-        """Schedule so many of the first candidates, without their bounds."""
+    def schedule_first(self, number: int | None = None) -> None:
+        """Schedule so many of the first candidates, without their bounds; None: all."""
         with scope(inf):
             self._solve_all(islice(self._first_configurations(), number), 0)
 
@@ -287,12 +287,12 @@ class ConfigurationSearch:
         """Raise the smallest bound by subsets of devices, for `work` units of work.
 
         Stops when subsets cannot raise the bound of the configuration with the smallest bound: only
-        its search can.
+        its search or its evaluation can.
         """
         while work > 0 and self.state.value is not None and not self._over:
             self._follow()
             configuration = next(iter(self._open()), None)
-            if configuration is None:
+            if configuration is None or configuration.evaluator is not None:
                 return
             work -= self._raise_bound_of(configuration, self.state.value)
             if (
@@ -387,11 +387,14 @@ class ConfigurationSearch:
             return
         firsts = by_bound(self._first)
         yield from islice((first for first in firsts if first.level < level), 1)
-        for _ in range(self._params.together - 1):
+        count = self._params.together - 1.0
+        while count > 0:
             self._follow()
-            yield from islice(
-                (configuration for configuration in self._open() if configuration.level < level), 1
-            )
+            following = next((each for each in self._open() if each.level < level), None)
+            if following is None:
+                return
+            count -= 1.0 if following.evaluator is None else 2.0**-level
+            yield following
 
     def _follow(self) -> None:
         """Enumerate the next configuration if no open configuration has a smaller bound."""
@@ -463,10 +466,12 @@ class ConfigurationSearch:
         """Searches of open configurations; `entered` gets those that would be searched."""
         for configuration in configurations:
             entered.append(configuration)
-            if self._is_open(configuration):
-                yield configuration, self._tasks.rounds(configuration, level, seconds_left())
-            else:
+            if not self._is_open(configuration):
                 self.state.raise_bound()
+            elif configuration.evaluator is not None:
+                self._driver.evaluate(configuration)
+            else:
+                yield configuration, self._tasks.rounds(configuration, level, seconds_left())
 
     def _enter(self, configuration: Configuration, level: int, *, always: bool) -> bool:
         """Whether a configuration is to be searched with an effort, before its one-device bounds.
@@ -489,7 +494,7 @@ class ConfigurationSearch:
 
     def _refine(self, configuration: Configuration) -> None:
         """Include the one-device bounds in the bound of a configuration."""
-        if configuration.refined:
+        if configuration.refined or configuration.evaluator is not None:
             return
         configuration.refined, problem = True, self._tasks.problem(configuration)
         configuration.impossible = device_bounds.infeasibility(problem.reduced.instance) is not None

@@ -105,6 +105,8 @@ class Contenders:
         return configuration is self._searched.best
 
     def _is_useful(self, configuration: Configuration) -> bool:
+        if configuration.evaluator is not None:
+            return False
         return self._is_best(configuration) or configuration.key not in self._improved
 
 
