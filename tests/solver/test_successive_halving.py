@@ -48,13 +48,16 @@ def test_rounds_are_equally_long_and_keep_the_better_half() -> None:
     ]
 
 
-def test_what_a_round_did_not_improve_ends_unless_it_is_the_best() -> None:
+def test_what_a_round_did_not_improve_ends_unless_nothing_improved() -> None:
     race = SuccessiveHalving(contenders(10, 20, 30, 40, 50), 48.0, min_slice=1.0)
     improve(race.running[2:])
     race.halve()
-    assert [each.value for each in race.running] == [10, 29]
+    assert [each.value for each in race.running] == [29, 39, 49]
+    improve(race.running[1:])
     race.halve()
-    assert [each.value for each in race.running] == [10]
+    assert [each.value for each in race.running] == [38, 48]
+    race.halve()
+    assert [each.value for each in race.running] == [38]
 
 
 def test_rounds_are_as_long_if_several_are_improved_at_once() -> None:

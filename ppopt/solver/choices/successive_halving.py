@@ -56,10 +56,10 @@ class SuccessiveHalving:
         return max(each, self._min_slice)
 
     def halve(self) -> None:
-        """Go on with the better half, without those that this round did not improve."""
-        best, *behind = by_value(self.running)[: (len(self.running) + 1) // 2]
-        improved = (each for each in behind if each.value != self._before[each.key])
-        self.running = [best, *improved]
+        """Go on with the better half of those that this round improved, or with the best one."""
+        half, ranked = (len(self.running) + 1) // 2, by_value(self.running)
+        improved = [each for each in ranked if each.value != self._before[each.key]]
+        self.running = improved[:half] or ranked[:1]
         self._before = {each.key: each.value for each in self.running}
 
 
