@@ -57,9 +57,9 @@ class SuccessiveHalving:
 
     def halve(self) -> None:
         """Go on with the better half of those that this round improved, or with the best one."""
-        half, ranked = (len(self.running) + 1) // 2, by_value(self.running)
+        ranked = by_value(self.running)
         improved = [each for each in ranked if each.value != self._before[each.key]]
-        self.running = improved[:half] or ranked[:1]
+        self.running = improved[: (len(ranked) + 1) // 2] or ranked[:1]
         self._before = {each.key: each.value for each in self.running}
 
 
