@@ -34,12 +34,16 @@ def choice_of(problem: Problem, extra_decisions: Decisions = Decisions.NONE) -> 
         from ppopt.solver.recompute.set_choice import SetChoice  # noqa: PLC0415
 
         return SetChoice(problem, _of_set)
-    if Decisions.PARTITION in choices:
-        return _partitions(problem)
-    if choices:
-        from ppopt.solver.recompute.recompute_choice import RecomputeChoice  # noqa: PLC0415
+    if choices & Decisions.OF_LAYERS:
+        from ppopt.solver.partitions.partition_option_choice import (  # noqa: PLC0415
+            PartitionOptionChoice,
+        )
 
-        return RecomputeChoice(problem)
+        return PartitionOptionChoice(problem)
+    if choices:
+        from ppopt.solver.partitions.partition_choice import PartitionChoice  # noqa: PLC0415
+
+        return PartitionChoice(problem)
     return None
 
 
@@ -68,15 +72,3 @@ def _placements(problem: Problem, *, alone: bool) -> Choice:
         return choice
 
     return PlacementProduct(problem, placed)
-
-
-def _partitions(problem: Problem) -> Choice:
-    if problem.pipeline.open_decisions & Decisions.OF_LAYERS:
-        from ppopt.solver.partitions.partition_option_choice import (  # noqa: PLC0415
-            PartitionOptionChoice,
-        )
-
-        return PartitionOptionChoice(problem)
-    from ppopt.solver.partitions.partition_choice import PartitionChoice  # noqa: PLC0415
-
-    return PartitionChoice(problem)

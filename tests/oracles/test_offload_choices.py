@@ -14,7 +14,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.problem import Problem
-from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from ppopt.solver.recompute.stage_options import stage_options
 from tests.oracles.gradient_exhaustive import least_value
 from tests.oracles.offload_choices import least_of_all
@@ -84,11 +84,12 @@ def test_no_choice_of_layers_is_better(pipeline: Pipeline, whole: bool, span: bo
 @examples(12)
 def test_the_bound_of_a_choice_holds_for_its_schedules(pipeline: Pipeline) -> None:
     pipeline = replace(pipeline, partition=pipeline.counts)
-    choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
-    if not all(choice.devices):
+    choice = PartitionOptionChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
+    keys = list(choice.listed().members)
+    if not keys:
         assert least_of_all(pipeline, whole=True) is None
         return
-    for configuration in choice.configurations(list(choice.assignments())):
+    for configuration in choice.configurations(keys):
         chosen = choice.pipeline(configuration.key)
         value = least_value(chosen, whole=True)
         if value is not None:

@@ -15,7 +15,6 @@ from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.host_link_bound import host_link_bound
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
-from ppopt.solver.recompute.recompute_choice import RecomputeChoice
 from ppopt.solver.relaxation.route_times import RouteTimes
 
 
@@ -75,8 +74,9 @@ def test_a_search_of_offload_is_bounded_by_its_moves() -> None:
         "forward": 1, "backward": 2, "activation": 4, "offload_time": 10, "offload_memory": 3
     }  # fmt: skip
     fits = Pipeline(stages=1, batches=2, model=[layer], mem_limit=4, offload="search")
-    choice = RecomputeChoice(Problem(fits, Objective.MAKESPAN, BackwardKind.WHOLE))
-    bounds = [option.bound / fits.grid.time for option in choice.devices[0]]
+    choice = PartitionOptionChoice(Problem(fits, Objective.MAKESPAN, BackwardKind.WHOLE))
+    configurations = choice.configurations([(1, 0), (1, 1)])
+    bounds = [each.bound / fits.grid.time for each in configurations]
     assert bounds == [6, 46]
     result = ppopt.solve(fits, workers=1, time_limit=60)
     assert (result.status, result.value) == (Status.OPTIMAL, 6)

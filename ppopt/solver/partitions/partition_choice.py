@@ -45,14 +45,16 @@ FIRST_EXTENSION = 0.01
 class BoundedPartitions(Choice):
     """Configurations that each have a partition, with bounds over all partitions."""
 
-    def __init__(self, base: Pipeline, space: PartitionSpace) -> None:
-        """`base` has the model to partition."""
+    def __init__(
+        self, base: Pipeline, space: PartitionSpace, bounds: CompleteBounds | None = None
+    ) -> None:
+        """`base` has the model to partition. `bounds`: those that are known."""
         self._base, self._space = base, space
         self._speeds = tuple(base.device_speed[host] for host in self._space.hosts)
-        self._bounds: PartitionBounds | None = None
+        self._bounds: PartitionBounds | None = bounds
         """Bounds over all partitions; None: not computed yet."""
         self._bounding = ResumableBounding(self._space)
-        self._order: PartitionOrder | None = None
+        self._order = None if bounds is None else PartitionOrder(bounds)
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound all partitions, or else every stage alone; another call resumes."""
@@ -242,18 +244,22 @@ class PartitionOrder:
 
 def no_partition_fits(space: PartitionSpace, bounds: PartitionBounds) -> str:
     """Text on why no partition has a schedule, with the minimum limit."""
-    none = (
+    return (
         f"no partition of {space.num_layers} layers fits the memory limits, even for one "
-        "microbatch at a time"
+        f"microbatch at a time{limit_text(space, bounds)}"
     )
+
+
+def limit_text(space: PartitionSpace, bounds: PartitionBounds) -> str:
+    """Text with the minimum memory limit; empty if time is up."""
     try:
         limit = space.grid.amount(Unit.MEMORY, bounds.min_limit)
     except TimeoutError:
-        return none
+        return ""
     label = "the minimum feasible limit for all devices is"
     if not isinstance(bounds, CompleteBounds) or space.passing:
         label = "a limit for all devices must be at least"
-    return f"{none}; {label} {exact.plain(limit)}"
+    return f"; {label} {exact.plain(limit)}"
 
 
 def one_layer_moves(counts: Counts) -> Iterator[Counts]:

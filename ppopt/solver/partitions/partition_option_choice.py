@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterator, Sequence
 from functools import lru_cache
 from heapq import heappop, heappush
-from itertools import chain, count, product
+from itertools import count, product
 from math import prod
 from typing import NamedTuple
 
@@ -24,12 +24,22 @@ from ppopt.problem.partition import filled_from_outside
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
-from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Enumeration,
+    Key,
+    Partial,
+    Rest,
+    Unlisted,
+)
 from ppopt.solver.partitions.layer_run_bounds import Hosted, device_bound, first_stage_tail
+from ppopt.solver.partitions.one_partition import OnePartition
 from ppopt.solver.partitions.partition_choice import (
     BoundedPartitions,
     PartitionOrder,
     exclusion_text,
+    limit_text,
     no_partition_fits,
     one_layer_moves,
 )
@@ -41,6 +51,8 @@ from ppopt.strategies.v_half import max_activations
 MAX_DEVICE_OPTIONS = 256
 """Maximum number of options of one device in a partition. If there are more, some are omitted, and
 their bound is that of all partitions."""
+MAX_STATED_OPTIONS = 512
+"""The same if the partition is stated."""
 
 
 class DeviceOption(NamedTuple):
@@ -59,6 +71,8 @@ class DeviceOption(NamedTuple):
     """Number of activations of the largest stage, before their backwards, that fit into memory."""
 
 
+MAX_LISTED = 4096
+"""Maximum number of options of a stated partition that are enumerated at once."""
 MAX_STARTED = 16
 """Maximum number of partitions whose options are started at a time."""
 
@@ -69,7 +83,8 @@ OptionsByDevice = tuple[tuple[DeviceOption, ...], ...]
 class PartitionOptionChoice(BoundedPartitions):
     """Partitions of a model's layers into stages, each with options to recompute or offload.
 
-    A key has the layers of every stage, then the number of the option of every stage.
+    A key has the layers of every stage, then the number of the option of every stage. A stated
+    partition is the only one.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -77,11 +92,15 @@ class PartitionOptionChoice(BoundedPartitions):
         pipeline = problem.pipeline
         self.decisions = pipeline.open_decisions & Decisions.OF_STRATEGY
         chosen = (self.decisions & Decisions.OF_LAYERS).names
-        self.name = f"partition with {' and '.join(chosen)}"
+        stated = Decisions.PARTITION not in self.decisions
+        self.name = f"{'' if stated else 'partition with '}{' and '.join(chosen)}"
         self._does = " or ".join(chosen)
-        self._stage_options = StageOptions(pipeline)
-        base = pipeline.without(Decisions.OF_LAYERS, model=self._stage_options.bare)
-        super().__init__(base, space_of(problem))
+        self._stage_options = options = StageOptions(pipeline, timed=stated)
+        base = pipeline.without(Decisions.OF_LAYERS, model=options.bare)
+        self._max_options = MAX_STATED_OPTIONS if stated else MAX_DEVICE_OPTIONS
+        self._stated = OnePartition(problem, base, options, self._max_options) if stated else None
+        """Bounds of the stated partition; None: the partition is searched."""
+        super().__init__(base, space_of(problem), self._stated)
         self._stages = self._space.num_stages
         self._begun: set[Counts] = set()
         """Partitions whose options are in the heap."""
@@ -100,6 +119,8 @@ class PartitionOptionChoice(BoundedPartitions):
 
     def key(self, pipeline: Pipeline) -> Key | None:
         """Key of a pipeline, or of options that dominate its own; None if there are none."""
+        if self._stated is not None and pipeline.counts != self._base.counts:
+            return None
         numbers = self._stage_options.numbers(pipeline)
         key = None if numbers is None else (*pipeline.counts, *numbers)
         return key if key is not None and self._is_considered(key) else None
@@ -110,24 +131,45 @@ class PartitionOptionChoice(BoundedPartitions):
             bound = max(choice.bound for choice in self._of_devices(key))
             yield Configuration(key, bound, impossible=bound >= FOREVER)
 
-    def first(self) -> Iterator[Key]:
-        """The partition of the pipeline, before all bounds; then even ones with small bounds.
+    def listed(self) -> Enumeration[Key]:
+        """All options of a stated partition; partial if there are too many."""
+        counts = self._base.counts
+        few = self._stated is not None and prod(map(len, self._choices(counts))) <= MAX_LISTED
+        if not few or self._is_incomplete:
+            return Partial()
+        return Complete([key for _, key in self._in_order(0, counts)])
 
-        First the options of the bound and the cheapest ones, for all of them; then the others.
-        """
+    def required_candidates(self) -> list[Key]:
+        """Options of a stated partition with the minimum and the maximum of what is searched."""
+        if self._stated is None:
+            return []
+        counts = self._base.counts
+        fitting = [
+            [n for n, option in enumerate(of) if option.bound < FOREVER]
+            for of in self._choices(counts)
+        ]
+        if not all(fitting):
+            return []
+        return [self._key(counts, [own[end] for own in fitting]) for end in (0, -1)]
+
+    def first(self) -> Iterator[Key]:
+        """The options of the bound and the cheapest ones, for all partitions; then the others."""
         later: list[Key] = []
-        for counts in dict.fromkeys((*self._from_outside(), self._base.counts)):
-            preferred, remaining = self._simple(counts)
-            yield from preferred
-            later += remaining
-        bounds = self._bounds_in_order()
-        if bounds is None:
-            return
-        for counts in chain(self._most_even(bounds), self._by_rule()):
+        for counts in self._first_partitions():
             preferred, remaining = self._simple(counts)
             yield from preferred
             later += remaining
         yield from later
+
+    def _first_partitions(self) -> Iterator[Counts]:
+        """The partition of the pipeline, before all bounds; then even ones with small bounds."""
+        if self._stated is None:
+            yield from self._from_outside()
+        yield self._base.counts
+        bounds = self._bounds_in_order()
+        if bounds is not None and self._stated is None:
+            yield from self._most_even(bounds)
+            yield from self._by_rule()
 
     def _from_outside(self) -> Iterator[Counts]:
         """The partition of a V placement that fills devices from the ends of the pipeline."""
@@ -149,20 +191,29 @@ class PartitionOptionChoice(BoundedPartitions):
             )
             yield self._key(counts, shifted)
         microbatches = [choice.microbatches for choice in self._of_devices(key)]
-        for neighbour in one_layer_moves(counts):
+        for neighbour in () if self._stated else one_layer_moves(counts):
             yield self._key(neighbour, self._cheapest_stashing(neighbour, microbatches))
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all partitions and options."""
-        space = self._space
+        space, stated = self._space, self._stated
+        if search.infeasible and stated is not None:
+            devices = enumerate(stated.of_devices)
+            short = (f"device {device}" for device, bound in devices if bound >= FOREVER)
+            return (
+                f"{next(short, 'the partition')} has no memory for one microbatch, whichever of "
+                f"its layers {self._does}{limit_text(space, stated)}"
+            )
         if search.infeasible and self._bounds is not None:
-            reason = no_partition_fits(space, self._bounds)
-            return f"{reason}, whichever layers {self._does}"
-        return (
-            f"all {space.size:,} partitions of {space.num_layers} layers into {space.num_stages} "
-            f"stages, with any layers that {self._does}, need at least this long: "
-            f"{exclusion_text(search, space)}{self._counted}"
-        )
+            return f"{no_partition_fits(space, self._bounds)}, whichever layers {self._does}"
+        scope = f"all choices of layers that {self._does}"
+        if stated is None:
+            scope = (
+                f"all {space.size:,} partitions of {space.num_layers} layers into "
+                f"{space.num_stages} stages, with any layers that {self._does},"
+            )
+        counted = self._counted if stated is None else ""
+        return f"{scope} need at least this long: {exclusion_text(search, space)}{counted}"
 
     # The order of bounds.
 
@@ -233,7 +284,7 @@ class PartitionOptionChoice(BoundedPartitions):
     ) -> tuple[DeviceOption, ...]:
         """Options of a device whose stages have these layers, if stage 0 has this tail."""
         sizes = [len(self._stage_options.of(low, high)) for low, high in ends]
-        combinations = list(product(*thinned(sizes, MAX_DEVICE_OPTIONS)))
+        combinations = list(product(*thinned(sizes, self._max_options)))
         self._is_incomplete |= len(combinations) < prod(sizes) or not self._stage_options.complete
         added_time, moving, saved = (
             [row[[*own]] for row, own in zip(rows, zip(*combinations, strict=True), strict=True)]
@@ -245,9 +296,12 @@ class PartitionOptionChoice(BoundedPartitions):
                 self._space.hosted[device], ends, added_time, saved, strict=True
             )
         ]
-        bounds = device_bound(self._space, device, hosted).with_tail(tail)
-        if not self._space.span:
-            bounds = np.maximum(bounds, self._host_link_times(ends, combinations))
+        if self._stated is not None:
+            bounds = np.array([self._stated.of_option(device, own) for own in combinations])
+        else:
+            bounds = device_bound(self._space, device, hosted).with_tail(tail)
+            if not self._space.span:
+                bounds = np.maximum(bounds, self._host_link_times(ends, combinations))
         order = np.lexsort((-added_time[0], np.sum(moving, axis=0), np.sum(added_time, axis=0)))
         whole, each = self._stashed(device, hosted)
         return tuple(

@@ -246,7 +246,7 @@ def space_of(problem: Problem) -> PartitionSpace:
             "partition: search needs a model in layers; give `layers:` in a file"
         )
     chosen = pipeline.open_decisions & Decisions.OF_LAYERS
-    check_spaces(problem, Decisions.PARTITION | chosen)
+    check_spaces(problem, pipeline.open_decisions & Decisions.OF_STRATEGY)
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
     table, model = pipeline.partitions, pipeline.model.undecided(chosen)
     if pipeline.overlap is not None:

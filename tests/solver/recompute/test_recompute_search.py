@@ -11,9 +11,10 @@ import pytest
 from ppopt import InputError, Model, Objective, Pipeline, Result, Status, evaluate, solve
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
+from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.recompute import recompute_choice
-from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.partitions import one_partition
+from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.clock import SHORT, stepping_clock, work_clock
@@ -48,15 +49,14 @@ def test_bounds_hold_for_every_choice() -> None:
     rng = Random(52)
     for _ in range(12):
         pipeline, fused = draw(rng)
-        space = RecomputeChoice(
-            Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
-        )
-        if not all(space.devices):
+        problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        space = PartitionOptionChoice(problem)
+        every = space.listed()
+        assert isinstance(every, Complete)
+        if not every.members:
             assert least_value(pipeline, fused=fused) is None
             continue
-        every = list(space.assignments())
-        assert len(every) == space.size
-        for key in every:
+        for key in every.members:
             chosen = space.pipeline(key)
             value = exhaustive.best(chosen, fused=fused, objective="makespan")
             if value is not None:
@@ -172,24 +172,23 @@ def test_options_are_bounded_until_the_deadline(
     """Every reading of the clock takes a part of the limit; the rest has the bound over all."""
     pipeline = Pipeline(**MODEL, recompute="search", mem_limit=24)
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
-    full = RecomputeChoice(problem)
+    full = PartitionOptionChoice(problem)
+    bounds = {each.key: each.bound for each in full.configurations(list(full.listed().members))}
     bounded = []
-    bound = recompute_choice.one_device_bound
+    bound = one_partition.one_device_bound
 
     def counted(*arguments: Any) -> Any:
         bounded.append(arguments)
         return bound(*arguments)
 
-    monkeypatch.setattr(recompute_choice, "one_device_bound", counted)
+    monkeypatch.setattr(one_partition, "one_device_bound", counted)
     stepping_clock(monkeypatch, 1.0, readings)
     with Deadline.after(1.0).scope():
-        cut = RecomputeChoice(problem)
-    assert len(bounded) < readings + len(cut.devices)
+        cut = PartitionOptionChoice(problem)
+        configurations = list(cut.configurations(list(bounds)))
+    assert len(bounded) < readings + pipeline.num_devices
     assert cut.lower_bound <= full.lower_bound
-    for device, options in enumerate(cut.devices):
-        own = {option.numbers: option.bound for option in full.devices[device]}
-        assert own.keys() <= {option.numbers for option in options}
-        assert all(option.bound <= own.get(option.numbers, option.bound) for option in options)
+    assert all(each.bound <= bounds[each.key] for each in configurations)
     result = solve(pipeline, backward_kind="whole", workers=1, time_limit=1)
     assert result.schedule is not None and verify(result.schedule) == []
     assert result.schedule.fits_limits

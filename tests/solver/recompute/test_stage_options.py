@@ -19,8 +19,9 @@ from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Partial
 from ppopt.solver.deadline import Deadline
-from ppopt.solver.recompute import option_front, recompute_choice
-from ppopt.solver.recompute.recompute_choice import RecomputeChoice
+from ppopt.solver.partitions import one_partition, partition_option_choice
+from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
+from ppopt.solver.recompute import option_front
 from ppopt.solver.recompute.stage_options import (
     StageOptions,
     greedy_options,
@@ -128,7 +129,7 @@ def test_the_bound_holds_for_options_that_are_omitted(
 ) -> None:
     """Every enumeration ends after two options, and every device has at most two."""
     monkeypatch.setattr(option_front, "MAX_OPTIONS", 2)
-    monkeypatch.setattr(recompute_choice, "MAX_DEVICE_OPTIONS", 2)
+    monkeypatch.setattr(partition_option_choice, "MAX_STATED_OPTIONS", 2)
     layer = {"forward": 1, "backward": 2, "activation": 3, "offload_time": 1, "offload_memory": 2}
     layers = [
         {**layer, "recompute_time": 1, "kept": 1},
@@ -138,7 +139,7 @@ def test_the_bound_holds_for_options_that_are_omitted(
         stages=1, batches=2, model=layers, mem_limit=8,
         **{"recompute": "none", "offload": "none"} | dict.fromkeys(decisions.names, SEARCH),
     )  # fmt: skip
-    choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
+    choice = PartitionOptionChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE))
     assert isinstance(choice.listed(), Partial)
     expected = least_of_all(pipeline, whole=True)
     assert expected is not None
@@ -154,14 +155,14 @@ def test_after_the_deadline_one_bound_per_device_is_computed(
         bounded.append(device)
         return one_device_bound(routes, device, objective)  # type: ignore[arg-type]
 
-    one_device_bound = recompute_choice.one_device_bound
-    monkeypatch.setattr(recompute_choice, "one_device_bound", counted)
+    one_device_bound = one_partition.one_device_bound
+    monkeypatch.setattr(one_partition, "one_device_bound", counted)
     stepping_clock(monkeypatch, 1, 2)
     pipeline = Pipeline(
         stages=4, batches=4, model=unequal_layers(64), recompute="search", mem_limit=9999
     )
     with Deadline.after(1).scope():
-        choice = RecomputeChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+        choice = PartitionOptionChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
     assert bounded == [0, 1, 2, 3]
     assert choice.lower_bound > 0
 
