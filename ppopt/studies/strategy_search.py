@@ -94,6 +94,8 @@ class StrategySearch(Choice):
         """Best configuration, which may exceed the limits; None: none is evaluated yet."""
         self._ranks: dict[Key, ConfigurationRank] = {}
         """Ranks of the configurations that were evaluated."""
+        self._bound_of: dict[Key, int] = {}
+        """Bounds of the configurations that were next in the order of bounds."""
         self.evaluations = 0
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
         self._descents = 0
@@ -166,8 +168,10 @@ class StrategySearch(Choice):
         return self.space.key(pipeline)
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations with the bound over all of them."""
-        return (Configuration(key, self.lower_bound, evaluator=self) for key in keys)
+        """Configurations with their bounds, or those without one with the bound over all."""
+        for key in keys:
+            bound = max(self.lower_bound, self._bound_of.get(key, 0))
+            yield Configuration(key, bound, evaluator=self)
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound all configurations, if bounds apply; see `Choice.bound`.
@@ -209,6 +213,8 @@ class StrategySearch(Choice):
         if self._bounds is None or not self.space.cut:
             return Unlisted(self.lower_bound)
         rest = self._bounds.rest(known, ceiling)
+        if isinstance(rest, Unlisted) and rest.key is not None:
+            self._bound_of[rest.key] = rest.bound
         if self._evaluator.complete:
             return rest
         if isinstance(rest, Unlisted):

@@ -61,10 +61,14 @@ class Driver:
 
     def _over_with(self, value: int | None) -> bool:
         """Whether the search ends now, if a running search has a value."""
-        ended = (self.begun and over()) or self._state.closed
-        if ended or self._is_beaten(self._state.lower_bound):
+        if (self.begun and over()) or self.finished:
             return True
         return self._stopped(f"{self._choice.name}s", value)
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing better than the best schedule, or below the cutoff, remains."""
+        return self._state.closed or self._is_beaten(self._state.lower_bound)
 
     def is_open(self, configuration: Configuration) -> bool:
         """Whether a configuration may have a schedule that is better than the best, and useful."""

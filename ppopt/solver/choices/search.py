@@ -105,8 +105,8 @@ class ConfigurationSearch:
         self._listed = False
         """Whether all configurations were enumerated."""
         self.exhausted = False
-        """Whether the last run stopped because no ordered candidate remains: another run, with any
-        effort, does nothing until there are new bounds or hints."""
+        """Whether another run, with any effort, does nothing until there are new bounds or hints: no
+        ordered candidate remains, or none may be useful."""
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
@@ -133,6 +133,7 @@ class ConfigurationSearch:
             self.enumerate_listed()
             self._begin()
             self._deepen()
+        self.exhausted |= self._driver.finished
 
     def follow_hints(self, number: int | None = None) -> None:
         """Schedule the configurations of known schedules from them.
