@@ -105,8 +105,8 @@ class ConfigurationSearch:
         self._listed = False
         """Whether all configurations were enumerated."""
         self.exhausted = False
-        """Whether another run, with any effort, does nothing until there are new bounds or hints: no
-        ordered candidate remains, or none may be useful."""
+        """Whether another run, with any effort, does nothing until there are new bounds or hints:
+        no ordered candidate remains, or none may be useful."""
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
