@@ -14,7 +14,14 @@ from ppopt.cancellation import equal_share, part
 from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
-from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Key,
+    Rest,
+    Unlisted,
+    min_rest,
+)
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.studies.plan_candidate import PlanCandidate
 
@@ -115,6 +122,21 @@ class PlanProduct(ProductChoice):
         """Moves within a configuration of the plan, if it is open."""
         return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
 
+    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
+        """Unlisted partitions of all configurations.
+
+        A strategy whose partitions have no order of bounds does not end the order of all.
+        """
+        rests = [
+            (self._rest_of(prefix, known, ceiling), candidate.strategy)
+            for prefix, candidate in self._candidates.items()
+        ]
+        of_all = min_rest(rest for rest, _ in rests)
+        ordered = min_rest(rest for rest, strategy in rests if not strategy or _has_key(rest))
+        if isinstance(of_all, Complete) or isinstance(ordered, Complete):
+            return of_all
+        return Unlisted(of_all.bound, ordered.key)
+
     def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute of one configuration that are not known."""
         candidate = self._candidates[prefix]
@@ -123,3 +145,8 @@ class PlanProduct(ProductChoice):
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""
         return f"over {len(self.inner)} configurations, {search.searched} partitions were searched"
+
+
+def _has_key(rest: Rest) -> bool:
+    """Whether unlisted configurations have an order of bounds."""
+    return isinstance(rest, Unlisted) and rest.key is not None

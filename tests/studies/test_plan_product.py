@@ -17,8 +17,10 @@ from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.single import SinglePipeline
 from ppopt.solver.options import checked_options
 from ppopt.solver.search import problem_of
+from ppopt.studies import strategy_search
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
+from ppopt.studies.plan_set_up import PlanSetUp
 from tests.oracles import exhaustive
 from tests.oracles.configurations import partitions
 from tests.tiers import first
@@ -70,6 +72,34 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
         value = best * space.weight(pipeline.batches)
         assert bound <= value and configuration.bound <= value
         assert product.key(pipeline) == key
+
+
+def test_a_strategy_without_an_order_of_bounds_leaves_that_of_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """V-Half has no order after its last partition: recompute that is dominated may suit it."""
+    monkeypatch.setattr(strategy_search, "MAX_EVALUATED_ORDERS", 1000)
+    layers = [
+        {"forward": size, "activation": 3, "kept": retained, "recompute_time": 1}
+        for size, retained in ((1, 0), (2, 1), (3, 2), (1, 3), (2, 0))
+    ]
+    space = PlanSpace(
+        model=ppopt.Model(layers), devices=2, batches=(2,), placements=("v",), chunks=(2,),
+        recompute=("search",), strategies=("v-half", "1f1b-v"), fields={"mem_limit": 9},
+    )  # fmt: skip
+    set_up = PlanSetUp(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(60, 1))
+    product = PlanProduct(set_up.candidates)
+    product.bound()
+    by_name = {each.configuration.strategy: each for each in set_up.candidates}
+    evaluated = by_name["v-half"].strategy
+    assert evaluated is not None
+    evaluated.descend()
+    assert evaluated.all_evaluated
+    assert evaluated.rest((), None) == Unlisted(evaluated.lower_bound)
+    rest = product.rest((), None)
+    assert isinstance(rest, Unlisted) and rest.key is not None
+    assert rest.bound == evaluated.lower_bound
+    assert product.group(rest.key) == ([*by_name].index("1f1b-v"),)
 
 
 def test_one_configuration_is_told_from_the_others() -> None:
