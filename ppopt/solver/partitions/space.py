@@ -234,7 +234,8 @@ def _min_before(delays: Ints, times: Ints, slowness: Ints) -> Ints:
 def space_of(problem: Problem) -> PartitionSpace:
     """Create the partition space of a problem's model and placement.
 
-    If layers have phases, only their compute counts, which is a relaxation. If microbatches differ,
+    If layers have phases, only their compute counts, which is a relaxation; in a stated partition,
+    whose bounds do not use these times, all of them count. If microbatches differ,
     all are as short and as small as the smallest, but for the sum of all work, which is a
     relaxation as well, in any order. If recompute or offload is searched, moves to the host cost no
     time, which is a relaxation; without a memory limit, no layer does either, because it would only
@@ -249,7 +250,7 @@ def space_of(problem: Problem) -> PartitionSpace:
     check_spaces(problem, pipeline.open_decisions & Decisions.OF_STRATEGY)
     shortest, smallest = map(min, zip(*pipeline.factors, strict=True))
     table, model = pipeline.partitions, pipeline.model.undecided(chosen)
-    if pipeline.overlap is not None:
+    if pipeline.overlap is not None and Decisions.PARTITION in pipeline.open_decisions:
         model = model.on_compute()
     layers, position = LayerTable.of(model, table.layers.per_unit), np.arange(len(model))
     single = StageArrays(layers.stages(position, position + 1))
