@@ -14,13 +14,17 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver import portfolio
+from ppopt.solver.choices import driver
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import ConfigurationSearch
+from ppopt.solver.choices.single import ONLY, SinglePipeline
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import ConfigurationParams
 from ppopt.solver.partitions.partition_choice import PartitionChoice
+from ppopt.solver.result import Progress, Result
+from ppopt.solver.warm_start import WarmStart
 
 
 def contenders(*values: int) -> list[Configuration]:
@@ -78,6 +82,33 @@ def test_fewer_run_if_there_is_no_time_for_all(seconds: float, count: int) -> No
     race = SuccessiveHalving(contenders(1, 2, 3, 4, 5), seconds, min_slice=1.0)
     assert [each.value for each in race.running] == [1, 2, 3, 4, 5][:count]
     assert race.slice == (inf if count == 1 else pytest.approx(max(1.0, seconds / (4 * count))))
+
+
+def test_the_last_contender_ends_after_a_round_in_vain() -> None:
+    assert SuccessiveHalving(contenders(1, 2), 40.0, min_slice=1.0).patience == inf
+    assert SuccessiveHalving(contenders(1), 40.0, min_slice=1.0).patience == 10
+
+
+def test_a_search_alone_ends_once_its_patience_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has a better schedule at 2 s and at 4 s, and no better one until 6 s."""
+    problem = Problem(ppopt.Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    options, asked = checked_options(600, 1), list[bool]()
+
+    def watched(start: WarmStart, problem: Problem, options: SolveOptions) -> Result:
+        assert options.stop is not None
+        for seconds, value in enumerate((None, 99, 99, 98, 98, 98), 1):
+            asked.append(options.stop(Progress(seconds, "", value, 0, 1)))
+        return known_result(
+            problem, schedule(problem.pipeline, orders, Objective.MAKESPAN), options
+        )
+
+    orders = one_at_a_time(problem.instance)
+    monkeypatch.setattr(driver, "search_from", watched)
+    choice = SinglePipeline(problem)
+    search = ConfigurationSearch(choice, problem, options)
+    task = search._tasks.improvement(search._at(ONLY), inf, patience=1.5)
+    search._driver.run(iter([(search._at(ONLY), task)]))
+    assert asked == [False, False, False, False, False, True]
 
 
 def test_no_contender_no_round() -> None:

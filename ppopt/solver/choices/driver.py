@@ -159,10 +159,19 @@ class Driver:
 
     def _search(self, configuration: Configuration, task: SearchTask) -> None:
         """Search a configuration in this process."""
+        value: int | None = -1
+        since = 0.0
+
+        def ends(state: Progress) -> bool:
+            nonlocal value, since
+            if state.value_ticks != value:
+                value, since = state.value_ticks, state.seconds
+            vain = state.seconds - since > task.patience
+            return vain or self._ends(configuration, state)
+
         with within(task.seconds):
             options = task.options.in_scope(
-                progress=lambda state: self._report(configuration, state),
-                stop=lambda state: self._ends(configuration, state),
+                progress=lambda state: self._report(configuration, state), stop=ends
             )
         with shield():
             result = search_from(task.start, task.problem, options)

@@ -184,7 +184,9 @@ class ConfigurationSearch:
         )
         while not driver.over and (running := list(filter(driver.is_open, race.running))):
             before = self.state.value
-            driver.run((each, self._tasks.improvement(each, race.slice)) for each in running)
+            driver.run(
+                (each, self._tasks.improvement(each, race.slice, race.patience)) for each in running
+            )
             self._contenders.note(running, before)
             race.halve()
             if self._contenders.stalled and len(race.running) == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
 from ppopt.problem.problem import Problem
@@ -34,6 +35,8 @@ class SearchTask(NamedTuple):
     """Time limit in seconds."""
     level: int = -1
     """Effort, in rounds of all methods; -1: an improvement."""
+    patience: float = inf
+    """Maximum seconds without a better schedule, if the search is alone."""
 
 
 class SearchTasks:
@@ -79,13 +82,16 @@ class SearchTasks:
         task = self._task(configuration, problem, options, seconds)
         return task._replace(level=max_rounds)
 
-    def improvement(self, configuration: Configuration, seconds: float) -> SearchTask:
+    def improvement(
+        self, configuration: Configuration, seconds: float, patience: float = inf
+    ) -> SearchTask:
         """Search for a better schedule only."""
         from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
 
         problem = self.problem(configuration)
         options = self._options.without(left_out_when_improving(problem.reduced))
-        return self._task(configuration, problem, options, seconds)
+        task = self._task(configuration, problem, options, seconds)
+        return task._replace(patience=patience)
 
     def _task(
         self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float

@@ -50,10 +50,19 @@ class SuccessiveHalving:
     @property
     def slice(self) -> float:
         """Seconds for each of the contenders in this round; the last one has all that are left."""
-        if len(self.running) == 1:
+        if self._is_last:
             return inf
         each = self._round / max(1, ceil(len(self.running) / self._at_once))
         return max(each, self._min_slice)
+
+    @property
+    def patience(self) -> float:
+        """Seconds without improvement after which the last contender ends."""
+        return self._round if self._is_last else inf
+
+    @property
+    def _is_last(self) -> bool:
+        return len(self.running) == 1
 
     def halve(self) -> None:
         """Go on with the better half of those that this round improved, or with the best one."""
