@@ -113,7 +113,7 @@ class PlanSearch:
         """Search of all configurations."""
         with scope(inf):
             self._search.enumerate_listed()
-        self._update_orders()
+        self._update_candidates()
 
     def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one.
@@ -139,7 +139,7 @@ class PlanSearch:
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             self._for_each_count(self.baselines.refine)
-        self._update_orders()
+        self._update_candidates()
         self.start_from(baseline.schedule for baseline in self.baselines.results)
         if self._hints:
             with self._turn(share):
@@ -301,7 +301,7 @@ class PlanSearch:
             self._search.bound(self.ceiling)
         with scope(inf):
             self._search.enumerate_listed()
-        self._update_orders()
+        self._update_candidates()
         self._note("bounds")
         for candidate, wider in self._included:
             candidate.raise_to(wider)
@@ -331,7 +331,7 @@ class PlanSearch:
         self._cutoff = self.ceiling
         with part(share):
             yield self._begin()
-        self._update_orders()
+        self._update_candidates()
         self._note("configurations")
 
     def _begin(self) -> int:
@@ -360,7 +360,7 @@ class PlanSearch:
             self._state(state.phase, state.value_ticks)
         )
 
-    def _update_orders(self) -> None:
+    def _update_candidates(self) -> None:
         """Update the candidates after a search."""
         ceiling = min_known((self.ceiling, self._search.state.value))
         for candidate in self._searched:
