@@ -97,7 +97,7 @@ def best_choice(
         if not search.state.closed:
             with part(BOUNDING_SHARE):
                 search.bound(search.state.value)
-            search.search(Effort(quick=search.num_quick))
+            search.search(Effort(quick=0))
     return StrategyChoice(
         schedule=choice.schedule(),
         value=choice.value,

@@ -214,7 +214,7 @@ def search_plan_space(
         search = PlanSearch(space, objective, backward_kind, options, has_starts=bool(starts))
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid
-            search.known_value = ceil(known_value * grid.time * space.weight(1))
+            search.state.cutoff = ceil(known_value * grid.time * space.weight(1))
         search.first_improvement = first_improvement
         search.start_from(starts)
         if evaluates and SEARCHED in space.strategies:

@@ -1,8 +1,7 @@
-"""A candidate: the state of one configuration of a plan.
+"""A candidate: one configuration of a plan, with the group of its partitions in the search.
 
-It owns the best schedule, the lower bound and their proof. One search serves all configurations
-(`ppopt.studies.plan_product`); a strategy evaluates its partitions and recompute in place of
-searches.
+One search serves all configurations (`ppopt.studies.plan_product`); a strategy evaluates its
+partitions and recompute in place of searches.
 """
 
 from __future__ import annotations
@@ -21,13 +20,20 @@ from ppopt.schedule.orders import is_of_kind
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations, by_value
-from ppopt.solver.choices.enumeration import Complete, Key, Rest, Unlisted
+from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
+    Complete,
+    Key,
+    Rest,
+    Unlisted,
+    bounds_of_all,
+)
 from ppopt.solver.choices.result import known_result, result_of
 from ppopt.solver.choices.single import ONLY
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
-from ppopt.studies.evaluate import objective_value, peak_memory
+from ppopt.studies.evaluate import peak_memory
 from ppopt.studies.plan_result import PlanRow, RowStatus
 from ppopt.studies.plan_space import PlanConfiguration
 from ppopt.studies.strategy_search import Ranked, StrategySearch
@@ -35,12 +41,10 @@ from ppopt.verifier import checked
 
 
 class PlanCandidate:
-    """State of one configuration of a plan; times per microbatch are in ticks of the grid."""
+    """One configuration of a plan; times per microbatch are in ticks of the grid."""
 
-    impossible = False
-    """Whether it is proved that no schedule is within the memory limits."""
-    searches = 0
-    """Number of searches of single partitions."""
+    shared_searches = 0
+    """Number of searches of another configuration whose schedules belong to this one, too."""
 
     def __init__(
         self,
@@ -61,9 +65,19 @@ class PlanCandidate:
         """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._ranked: Ranked | None = None
         """Best configuration of the strategy at the last update."""
-        self.state = SearchedConfigurations(self.bound_without_search, self.rest)
-        """Best schedule, bound and partitions of the search, per microbatch."""
-        self.update(None)
+        self.state = SearchedConfigurations(self.bound_without_search, self._rest)
+        """Best schedule, bound and partitions, per microbatch."""
+        self.state.raise_bound()
+
+    @property
+    def impossible(self) -> bool:
+        """Whether it is proved that no schedule is within the memory limits."""
+        return self.state.infeasible
+
+    @property
+    def searches(self) -> int:
+        """Number of searches of single partitions."""
+        return self.state.searched + self.shared_searches
 
     @property
     def bound_without_search(self) -> int:
@@ -86,10 +100,6 @@ class PlanCandidate:
         """The smallest number of ticks of all microbatches if each takes at least a time."""
         return -(-time // self.weight)
 
-    def is_open(self, ceiling: int | None) -> bool:
-        """Whether the configuration may be below a ceiling, per microbatch."""
-        return not self.impossible and (ceiling is None or self.state.open_bound < ceiling)
-
     def may_be_below(self, ceiling: int | None) -> bool:
         """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
         return ceiling is None or self.bound_without_search < ceiling
@@ -100,46 +110,25 @@ class PlanCandidate:
         """Bound all partitions exactly up to `margin` times a ceiling per microbatch."""
         useful = None if ceiling is None else -(-int(ceiling * margin) // self.weight)
         self.choice.bound(useful)
+        self.state.raise_open_bound(self.bound_without_search)
 
     def raise_to(self, superset: PlanCandidate) -> None:
         """Raise bounds to those of a configuration whose schedules include all of this one."""
-        self.impossible |= superset.impossible
-        if not superset.impossible:
+        if superset.impossible:
+            self.state.raise_to(bounds_of_all((), NONE_LEFT))
+        else:
             self._floor = max(self._floor, superset.bound_without_search)
             self.state.raise_open_bound(max(self.bound_without_search, superset.state.open_bound))
 
-    def add(self, configuration: Configuration) -> None:
-        """Add a configuration of the search; its bound becomes one per microbatch."""
-        configuration.weight = self.weight
-        configuration.bound *= self.weight
-        self.state.known[configuration.key] = configuration
+    def _rest(self, known: Container[Key], ceiling: int | None) -> Rest:
+        """Partitions and recompute not in `known` whose bounds are below the ceiling.
 
-    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
-        """Partitions and recompute not in `known` whose bounds are below the ceiling."""
+        A strategy whose partitions have no order of bounds does not end the order of all.
+        """
         rest = self.choice.rest(known, None if ceiling is None else self.ticks(ceiling))
         if isinstance(rest, Complete):
             return rest
-        return Unlisted(rest.bound * self.weight, rest.key)
-
-    @shield()
-    def update(self, ceiling: int | None) -> None:
-        """Update best schedule and bounds after a search; `ceiling` is the best value of all.
-
-        Bounds above the ceiling need not be exact.
-        """
-        state, strategy = self.state, self.strategy
-        if strategy is not None and strategy.fits and strategy.best != self._ranked:
-            self._ranked = strategy.best
-            self._take(strategy.schedule())
-        best = _best([*state.known.values(), *filter(None, (state.best,))])
-        if best is not None:
-            state.set_best(best)
-        state.raise_open_bound(self.bound_without_search)
-        nothing = state.value is None and not state.open
-        if nothing or (self.may_be_below(ceiling) and not state.all_excluded):
-            state.raise_bound(None if nothing else ceiling)
-        self.searches = state.searched
-        self.impossible |= state.infeasible and not (strategy and strategy.refused)
+        return Unlisted(rest.bound * self.weight, rest.key, optional=self.strategy is not None)
 
     # Schedules.
 
@@ -162,30 +151,26 @@ class PlanCandidate:
         )
 
     @shield()
+    def update(self) -> None:
+        """Use the best schedule of a strategy."""
+        strategy = self.strategy
+        if strategy is not None and strategy.fits and strategy.best != self._ranked:
+            self._ranked = strategy.best
+            self.take(strategy.schedule())
+
+    @shield()
     def take(self, schedule: Schedule) -> None:
         """Use a schedule that belongs to the configuration, if it is better than the best one.
 
-        Of equal values, the one of less memory is better.
+        The name of its placement becomes that of the configuration: interleaved stages, one per
+        device, have the layout of linear ones.
         """
-        self._take(schedule)
-        self.update(None)
-
-    def _take(self, schedule: Schedule) -> None:
-        """Use a better schedule; the name of its placement becomes that of the configuration.
-
-        The strategy's name may differ: interleaved stages, one per device, have the layout of
-        linear ones.
-        """
-        if self.schedule is None or self._rank(schedule) < self._rank(self.schedule):
-            own = self.problem.pipeline
-            named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
-            result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
-            assert named.grid.time == own.grid.time, "configurations share ticks"
-            value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
-            self.state.best = Configuration((), 0, weight=self.weight, result=result, value=value)
-
-    def _rank(self, schedule: Schedule) -> tuple[Fraction, Fraction]:
-        return objective_value(schedule, self.problem.objective), peak_memory(schedule)
+        own = self.problem.pipeline
+        named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
+        result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
+        assert named.grid.time == own.grid.time, "configurations share ticks"
+        value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
+        self.state.offer(Configuration((), 0, weight=self.weight, result=result, value=value))
 
     # Reports.
 
@@ -237,15 +222,3 @@ def with_wider(
         wider = known.get(configuration._replace(**change), candidate)
         if wider is not candidate:
             yield candidate, wider
-
-
-def _best(configurations: list[Configuration]) -> Configuration | None:
-    """Configuration of the best schedule; of several, that of minimum memory."""
-
-    def rank(configuration: Configuration) -> tuple[int | None, Fraction, Key]:
-        assert configuration.result is not None and configuration.result.schedule is not None
-        peak = peak_memory(configuration.result.schedule)
-        return configuration.value, peak, configuration.key
-
-    scheduled = [each for each in configurations if each.result is not None]
-    return min(by_value(scheduled), key=rank, default=None)

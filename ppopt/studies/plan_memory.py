@@ -43,7 +43,7 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
         return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
     tell(f"{candidate.configuration}, memory")
     candidate.strategy.descend()
-    candidate.update(None)
+    candidate.update()
     peak = candidate.peak
     assert peak is not None
     return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))

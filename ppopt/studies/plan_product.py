@@ -8,20 +8,16 @@ that numbers of microbatches can be compared.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 
 from ppopt.cancellation import equal_share, part
-from ppopt.problem.exact import min_known
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
-from ppopt.solver.choices.enumeration import (
-    NONE_LEFT,
-    Complete,
-    Key,
-    Rest,
-    Unlisted,
-    min_rest,
+from ppopt.solver.choices.configuration import (
+    Configuration,
+    SearchedConfigurations,
+    SearchedGroups,
 )
+from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.studies.plan_candidate import PlanCandidate
 
@@ -43,6 +39,8 @@ class PlanProduct(ProductChoice):
             (index,): candidate for index, candidate in enumerate(candidates)
         }
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
+        self.state = SearchedGroups({key: each.state for key, each in self._candidates.items()})
+        """State of the search: a group is a configuration of the plan."""
         self._margin = margin
         self._ceiling: int | None = None
         """Ceiling of the last bounds: configurations with bounds above it are not searched."""
@@ -52,9 +50,9 @@ class PlanProduct(ProductChoice):
         candidates = self._candidates.items()
         return (prefix for prefix, candidate in candidates if candidate.allows(pipeline))
 
-    def group(self, key: Key) -> Key:
-        """Configuration of the plan."""
-        return key[:1]
+    def searched(self, lower_bound: int) -> SearchedGroups:  # noqa: ARG002
+        """State of the search."""
+        return self.state
 
     def describe(self, key: Key) -> str:
         """Text that names a configuration of the plan."""
@@ -65,55 +63,46 @@ class PlanProduct(ProductChoice):
         return self._candidates[prefix].bound_without_search
 
     def configurations(self, keys: Sequence[Key]) -> Iterator[Configuration]:
-        """Configurations with their bounds; each is also added to its candidate."""
+        """Configurations with their bounds per microbatch."""
         for configuration in super().configurations(keys):
-            prefix, configuration.key = configuration.key[:1], configuration.key[1:]
-            self._candidates[prefix].add(configuration)
-            configuration.key = (*prefix, *configuration.key)
+            configuration.weight = self._candidates[configuration.key[:1]].weight
+            configuration.bound *= configuration.weight
             yield configuration
 
     def bound(self, ceiling: int | None = None) -> None:
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
-        waiting = self._open_prefixes(ceiling)
+        waiting = [prefix for prefix in self.ordered() if self._is_open(prefix, ceiling)]
         while waiting:
             prefix, *waiting = waiting
             with part(equal_share(len(waiting))):
                 self._candidates[prefix].bound_partitions(ceiling, self._margin)
             waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
-    def _open_prefixes(self, ceiling: int | None) -> list[Key]:
-        """Configurations with bounds below a ceiling: by bound, then number of stages."""
+    def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
+        return self._candidates[prefix].may_be_below(ceiling)
+
+    def ordered(self) -> list[Key]:
+        """Configurations by bound, then number of stages."""
 
         def order(prefix: Key) -> tuple[int, int]:
             return self.min_bound(prefix), self._candidates[prefix].problem.pipeline.num_stages
 
-        return sorted((key for key in self.inner if self._is_open(key, ceiling)), key=order)
+        return sorted(self.inner, key=order)
 
-    def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
-        return self._candidates[prefix].may_be_below(ceiling)
-
-    def first(self) -> Iterator[Key]:
-        """First partition of every open configuration by bound, then the second ones, and so on.
-
-        A configuration has no more of them if the last ones are far behind the best schedule.
-        """
-        rows = {prefix: iter(self.inner[prefix].first()) for prefix in self._open_prefixes(None)}
-        first: dict[Key, list[Key]] = {prefix: [] for prefix in rows}
-        while rows:
-            for prefix, keys in list(rows.items()):
-                useful = self._is_open(prefix, self._ceiling)
-                key = next(keys, None) if useful and not self._is_behind(first[prefix]) else None
-                if key is None:
-                    del rows[prefix]
-                else:
-                    first[prefix].append((*prefix, *key))
-                    yield first[prefix][-1]
+    def first_of(self, prefix: Key) -> Iterator[Key]:
+        """First partitions of a configuration while it is open, and not far behind the best."""
+        keys, first = super().first_of(prefix), list[Key]()
+        while self._is_open(prefix, self._ceiling) and not self._is_behind(first):
+            following = next(keys, None)
+            if following is None:
+                return
+            first.append(following)
+            yield following
 
     def _is_behind(self, keys: Sequence[Key]) -> bool:
         """Whether the last partitions of a configuration are far behind the best schedule."""
-        best = min_known(candidate.state.value for candidate in self._candidates.values())
-        known = [self._candidates[key[:1]].state.known.get(key[1:]) for key in dict.fromkeys(keys)]
+        known, best = map(self.state.known.get, dict.fromkeys(keys)), self.state.value
         values = [each.value for each in known if each is not None and each.value is not None]
         latest = values[-MAX_BEHIND:]
         return best is not None and len(latest) == MAX_BEHIND and min(latest) > FAR_BEHIND * best
@@ -122,31 +111,6 @@ class PlanProduct(ProductChoice):
         """Moves within a configuration of the plan, if it is open."""
         return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
 
-    def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
-        """Unlisted partitions of all configurations.
-
-        A strategy whose partitions have no order of bounds does not end the order of all.
-        """
-        rests = [
-            (self._rest_of(prefix, known, ceiling), candidate.strategy)
-            for prefix, candidate in self._candidates.items()
-        ]
-        of_all = min_rest(rest for rest, _ in rests)
-        ordered = min_rest(rest for rest, strategy in rests if not strategy or _has_key(rest))
-        if isinstance(of_all, Complete) or isinstance(ordered, Complete):
-            return of_all
-        return Unlisted(of_all.bound, ordered.key)
-
-    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
-        """Partitions and recompute of one configuration that are not known."""
-        candidate = self._candidates[prefix]
-        return candidate.rest(known, ceiling) if candidate.may_be_below(ceiling) else NONE_LEFT
-
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""
         return f"over {len(self.inner)} configurations, {search.searched} partitions were searched"
-
-
-def _has_key(rest: Rest) -> bool:
-    """Whether unlisted configurations have an order of bounds."""
-    return isinstance(rest, Unlisted) and rest.key is not None

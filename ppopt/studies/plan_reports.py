@@ -73,7 +73,7 @@ class PlanReports:
         """The minimum memory of any configuration at most the slowdown slower than the best."""
         if self._slowdown is None or over():
             return None
-        ceiling = self.search.ceiling
+        ceiling = self.search.state.end
         assert ceiling is not None
         with within(self._params.slowdown_share * self._limit):
             max_time = int(ceiling * (1 + self._slowdown))
@@ -83,7 +83,8 @@ class PlanReports:
     def _more_memory(self) -> MoreMemory | None:
         """The effect of more memory, by a short search if that can be set up in time."""
         set_up = self.search.set_up
-        limits = set_up.problem.pipeline.limits
+        limits, value = set_up.problem.pipeline.limits, self.search.state.end
+        assert value is not None
         if limits is None or 2 * set_up.seconds > seconds_left():
             return None
         raised_limits = tuple(limit * self._params.more_memory_percent / 100 for limit in limits)
@@ -92,10 +93,10 @@ class PlanReports:
             search = PlanSearch(
                 space, set_up.objective, set_up.backward_kind, self._options.in_scope()
             )
-            search.known_value = self.search.ceiling
+            search.state.cutoff = value
             search.start_from(self.search.schedules)
             search.run_rounds(MORE_ROUNDS)
-        value, lower_bound = search.ceiling, search.lower_bound
+        value, lower_bound = search.state.end, search.lower_bound
         assert value is not None and lower_bound is not None
         times = (Fraction(time, self.search.per_unit) for time in (value, lower_bound))
         return MoreMemory(raised_limits, *times)

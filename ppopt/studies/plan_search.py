@@ -11,8 +11,9 @@ known partition can be better.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -24,7 +25,6 @@ from typing import Any
 from ppopt.cancellation import (
     checkpoint,
     equal_part,
-    over,
     part,
     scope,
     seconds_left,
@@ -75,14 +75,9 @@ class PlanSearch:
         `has_starts`: whether it will start from known schedules.
         """
         self.options, self._params = options, options.params.plan
-        self.known_value: int | None = None
-        """Time per microbatch that is known to be achievable."""
         self.first_improvement: float | None = None
         """Share of the time left for improving known schedules before anything else, in a turn of a
         plan over the parallelism; None: that of the parameters, after first partitions."""
-        self._begun = False
-        """Whether the enclosing scopes count: a first search has ended, with or without a
-        schedule."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, has_starts=has_starts)
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
@@ -96,24 +91,20 @@ class PlanSearch:
         """Configurations that are searched."""
         self._orders = [each for each in self._searched if each.strategy is None]
         """Those of all orders."""
-        self._hints: list[tuple[PlanCandidate, Schedule]] = []
-        """Schedules from which the next search starts, with their configurations."""
-        self._cutoff: int | None = None
-        """Ceiling at the start of the running search: values at or above it are not useful."""
-        self._quick = 0
-        """Maximum number of heuristic searches of single partitions, in all rounds so far."""
+        self._hints: list[tuple[PlanCandidate, int, Schedule]] = []
+        """Schedules from which the next search starts, with their configurations and values."""
         reporting = replace(
             options, progress=lambda state: self.tell(state.phase, state.value_ticks),
             stop=None if options.stop is None else self._stops,
         )  # fmt: skip
         self._search = ConfigurationSearch(
-            PlanProduct(self._searched, self._params.margin), self.set_up.problem, reporting,
-            ceiling=lambda: self._cutoff,
-        )  # fmt: skip
+            PlanProduct(self._searched, self._params.margin), self.set_up.problem, reporting
+        )
         """Search of all configurations."""
+        self.state = self._search.state
+        """State of the search, per microbatch."""
         with scope(inf):
             self._search.enumerate_listed()
-        self._update_candidates()
 
     def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one.
@@ -134,16 +125,14 @@ class PlanSearch:
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
-        if self._over or not self.baselines.results:
+        if self._search.over or not self.baselines.results:
             return
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             self._for_each_count(self.baselines.refine)
-        self._update_candidates()
         self.start_from(baseline.schedule for baseline in self.baselines.results)
         if self._hints:
-            with self._turn(share):
-                self._search.follow_hints()
+            self._turn(share, self._search.follow_hints)
 
     def _for_each_count(self, run: Callable[[int], None]) -> None:
         """Run for every number of microbatches, each in an equal part of the time left."""
@@ -207,26 +196,25 @@ class PlanSearch:
             value = best.metrics.value_ticks(objective) * candidate.weight
             if known_value is None or value < known_value:
                 candidate.take(best)
-                self._hints.append((candidate, best))
+                self._hints.append((candidate, value, best))
 
     def run(self) -> Plan:
         """Search until proof, or until an enclosing scope ends."""
         with closing(self._search), scope(inf):
             self._search_first()
-            self._begun = True
             self._follow_hints()
             self._refine_baselines()
             if self.by_clock:
                 share = max(self._params.first_polishing, self._min_polishing)
                 self._improve(self.first_improvement or share)
             for round_index in count():
-                before = self.lower_bound, self.ceiling
+                before = self.lower_bound, self.state.end
                 with part(1 if round_index or self.by_clock else 1 - self._min_polishing):
                     self._round(round_index)
                 if round_index == 0:
                     self._improve(self._params.polishing)
-                ended = self._exhausted and before == (self.lower_bound, self.ceiling)
-                if ended or self._over:
+                ended = self._search.exhausted and before == (self.lower_bound, self.state.end)
+                if ended or self._search.over:
                     break
         return self.plan()
 
@@ -245,13 +233,16 @@ class PlanSearch:
         """
         if not self.by_clock:
             self._bound(self._params.quick_bounding)
-        if self._over:
+            self._turn(1.0, self._search.follow_hints)
             return
-        with self._turn(self._params.first_hints if self.by_clock else 1.0) as num_placements:
-            self._search.follow_hints(num_placements if self.by_clock else None)
-            if self.by_clock and self.first_improvement is None:
+        num_placements = len({placement for placement, _, _ in self._useful_hints})
+
+        def first() -> None:
+            self._search.follow_hints(num_placements)
+            if self.first_improvement is None:
                 self._search.schedule_first(self._params.first_quick * len(self._orders))
-        self._quick = self._search.num_quick
+
+        self._turn(self._params.first_hints, first)
 
     @property
     def by_clock(self) -> bool:
@@ -277,43 +268,36 @@ class PlanSearch:
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
         with shield(), within(seconds_left() + GRACE):
-            for searches in range(1, len(self._searched) + 1):
-                if self.best is None and not self._over:
-                    self._search_within(Effort(0, searches), 1.0)
+            for _ in self._searched:
+                if self.state.value is None:
+                    self._turn(1.0, partial(self._search.search, Effort(0, 1)))
                     checkpoint()
 
     def _round(self, round_index: int) -> None:
         """Bound the configurations that may be best, and search them."""
-        if not self._over:
-            self._bound(self._params.bounding)
-        if self._over:
-            return
         params = self._params
+        self._bound(params.bounding)
         each, share = params.first_round_partitions, params.first_round
         if round_index:
             each, share = params.partitions_per_round * 2 ** (round_index - 1), 1.0
-        self._quick += each * sum(map(self._is_open, self._searched))
-        self._search_within(Effort(max(0, round_index - 1), self._quick), share)
+        effort = Effort(max(0, round_index - 1), each * sum(map(self._is_open, self._searched)))
+        self._turn(share, partial(self._search.search, effort))
 
     def _bound(self, share: float) -> None:
         """Bound the configurations that may be best, in a share of the time left."""
+        if self._search.over:
+            return
         with part(share):
-            self._search.bound(self.ceiling)
+            self._search.bound(self.state.end)
         with scope(inf):
             self._search.enumerate_listed()
-        self._update_candidates()
         self._note("bounds")
         for candidate, wider in self._included:
             candidate.raise_to(wider)
             if self._is_open(candidate):
                 with part(share * self._params.included_bounding):
-                    candidate.bound_partitions(self.ceiling, self._params.margin)
-                candidate.update(self.ceiling)
-
-    def _search_within(self, effort: Effort, share: float) -> None:
-        """Search for at most a share of the time left."""
-        with self._turn(share):
-            self._search.search(effort)
+                    candidate.bound_partitions(self.state.end, self._params.margin)
+                candidate.state.raise_bound(self.state.end)
 
     def _improve(self, share: float) -> None:
         """Improve the best schedules in their partitions and recompute.
@@ -321,38 +305,25 @@ class PlanSearch:
         Rounds divide their time between configurations and partitions. Methods that improve large
         pipelines most, such as windows, have no long turn in them.
         """
-        if not self._over:
-            with self._turn(share):
-                self._search.improve(seconds_left())
+        self._turn(share, lambda: self._search.improve(seconds_left()))
 
-    @contextmanager
-    def _turn(self, share: float) -> Iterator[int]:
-        """A search for a share of the time left; yields what `_begin` returns."""
-        self._cutoff = self.ceiling
-        with part(share):
-            yield self._begin()
-        self._update_candidates()
-        self._note("configurations")
+    def _turn(self, share: float, step: Callable[[], None]) -> None:
+        """Do a step of the search in a share of the time left, unless the search is over.
 
-    def _begin(self) -> int:
-        """Begin a search from the best hint of every placement, then from others.
-
-        Returns the number of placements with hints.
+        The best hint of every placement comes first.
         """
-        hints: dict[tuple[Any, ...], list[tuple[int, Schedule]]] = {}
-        for candidate, hint in self._hints:
-            if candidate in self._orders and self._is_open(candidate):
-                value = hint.metrics.value_ticks(self.set_up.objective) * candidate.weight
-                hints.setdefault(candidate.configuration[:3], []).append((value, hint))
+        if self._search.over:
+            return
+        hints, ranks = [], Counter[tuple[Any, ...]]()
+        for placement, value, hint in sorted(self._useful_hints, key=itemgetter(1)):
+            hints.append((ranks[placement], value, hint))
+            ranks[placement] += 1
         self._hints.clear()
-        ranked = [
-            (rank, value, hint)
-            for own in hints.values()
-            for rank, (value, hint) in enumerate(sorted(own, key=itemgetter(0)))
-        ]
-        for _, _, hint in sorted(ranked, key=itemgetter(0, 1), reverse=True):
+        for _, _, hint in sorted(hints, key=itemgetter(0, 1), reverse=True):
             self._search.hint(hint)
-        return len(hints)
+        with part(share):
+            step()
+        self._note("configurations")
 
     def _stops(self, state: Progress) -> bool:
         """Whether the caller ends the search, with this state of the search."""
@@ -360,20 +331,25 @@ class PlanSearch:
             self._state(state.phase, state.value_ticks)
         )
 
-    def _update_candidates(self) -> None:
-        """Update the candidates after a search."""
-        ceiling = min_known((self.ceiling, self._search.state.value))
-        for candidate in self._searched:
-            candidate.update(ceiling)
-
-    def _raise_strategies(self) -> None:
-        """Raise the bounds of strategies to those of all orders of the same configuration."""
-        for candidate, wider in with_wider(self.candidates, strategy=SEARCHED):
-            candidate.raise_to(wider)
+    @property
+    def _useful_hints(self) -> list[tuple[tuple[Any, ...], int, Schedule]]:
+        """Hints of open configurations, each with its placement and its value."""
+        return [
+            (candidate.configuration[:3], value, hint)
+            for candidate, value, hint in self._hints
+            if candidate in self._orders and self._is_open(candidate)
+        ]
 
     def _note(self, phase: str) -> None:
-        """Report the state after a search or a bound."""
-        self._raise_strategies()
+        """Update and report the state after a search or a bound.
+
+        The bounds of strategies are those of all orders of the same configuration, or higher.
+        """
+        for candidate in self._searched:
+            candidate.update()
+        for candidate, wider in with_wider(self.candidates, strategy=SEARCHED):
+            candidate.raise_to(wider)
+        self.state.raise_bound()
         self.tell(phase)
 
     # Queries.
@@ -396,11 +372,6 @@ class PlanSearch:
         return [each.schedule for each in self.candidates if each.schedule is not None]
 
     @property
-    def _value(self) -> int | None:
-        """Time per microbatch of the best schedule."""
-        return min_known(candidate.state.value for candidate in self.candidates)
-
-    @property
     def per_unit(self) -> int:
         """Times of the search in one unit of time of the best configuration."""
         best, set_up = self.best, self.set_up
@@ -410,39 +381,14 @@ class PlanSearch:
     @property
     def lower_bound(self) -> int | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        bound = lower_bound_of(bounds_of_all(map(_by_bound, self._possible), self.set_up.late))
-        return None if bound is None else min_known((bound, self.ceiling))
-
-    @property
-    def _possible(self) -> list[PlanCandidate]:
-        """Configurations that may be feasible."""
-        return [candidate for candidate in self.candidates if not candidate.impossible]
+        searched = () if self.state.infeasible else (self.state.open_bound,)
+        bound = lower_bound_of(bounds_of_all(searched, self.set_up.late))
+        return None if bound is None else min_known((bound, self.state.end))
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
-        return candidate.is_open(self.ceiling)
-
-    @property
-    def ceiling(self) -> int | None:
-        """Minimum time per microbatch that is known to be achievable."""
-        return min_known((self._value, self.known_value))
-
-    @property
-    def _over(self) -> bool:
-        """Whether the search ends now.
-
-        A first search runs even if time is up, unless a value is known.
-        """
-        tried = self._begun or self.known_value is not None
-        if (tried and over()) or not any(map(self._is_open, self.candidates)):
-            return True
-        stop = self.options.stop
-        return stop is not None and stop(self._state("configurations"))
-
-    @property
-    def _exhausted(self) -> bool:
-        """Whether all configurations that may be best are searched exhaustively."""
-        return self._search.exhausted or not any(map(self._is_open, self._searched))
+        own = candidate.state
+        return not (own.infeasible or self.state.is_beaten(own.open_bound))
 
     # Reports.
 
@@ -451,10 +397,8 @@ class PlanSearch:
 
         A running search may have a value, per microbatch.
         """
-        known = lower_bound_of(bounds_of_all([self._search.state.lower_bound], self.set_up.late))
-        bound = max(self.lower_bound or 0, known or 0)
-        value = min_known((self._value, running_value))
-        return Progress(self.options.spent, phase, value, bound, self.per_unit)
+        value = min_known((self.state.value, running_value))
+        return Progress(self.options.spent, phase, value, self.lower_bound or 0, self.per_unit)
 
     def tell(self, phase: str, running_value: int | None = None) -> None:
         """Report the state of the plan; see `_state`."""
@@ -471,13 +415,13 @@ class PlanSearch:
             for schedule in own:
                 candidate.take(schedule)
             candidate.raise_to(wider)
-            candidate.searches = len(own)
+            candidate.shared_searches = len(own)
 
     @shield()
     def plan(self) -> Plan:
         """The current plan."""
         self._update_included()
-        value, lower_bound, set_up = self._value, self.lower_bound, self.set_up
+        value, lower_bound, set_up = self.state.value, self.lower_bound, self.set_up
         rows = [candidate.row(value) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)
         scope = delay_scope(set_up.problem)
@@ -496,11 +440,9 @@ class PlanSearch:
     @property
     def _open_text(self) -> str:
         """Text that names the configuration whose bound leaves the gap open, if any."""
-        status = Status.of(self._value, self.lower_bound)
+        status = Status.of(self.state.value, self.lower_bound)
         if status is not Status.FEASIBLE or self.set_up.num_late or self.lower_bound is None:
             return ""
-        return f"; the minimum bound is that of {min(self._possible, key=_by_bound).configuration}"
-
-
-def _by_bound(candidate: PlanCandidate) -> int:
-    return candidate.state.open_bound
+        possible = [candidate for candidate in self.candidates if not candidate.impossible]
+        lowest = min(possible, key=lambda candidate: candidate.state.open_bound)
+        return f"; the minimum bound is that of {lowest.configuration}"

@@ -30,7 +30,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
-from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest, Unlisted, min_rest
+from ppopt.solver.choices.enumeration import NONE_LEFT, Complete, Key, Rest, Unlisted, min_rest
 from ppopt.solver.choices.spaces import SPACES, traits_of_any
 from ppopt.solver.heuristics.first_schedules import AcceptsPartition
 from ppopt.strategies import Options, resolve
@@ -191,10 +191,15 @@ class StrategySearch(Choice):
         return 0 if self._bounds is None else self._bounds.lower_bound
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
-        """The best configuration, or the next one in the order of bounds."""
+        """The best configuration, or the next one in the order of bounds.
+
+        If the runtime supports no partition, the bound of all remains: memory excludes none.
+        """
         value = self._value
         if value is None or (ceiling is not None and value >= ceiling):
-            return self._following(ceiling, self._ranks)
+            following = self._following(ceiling, self._ranks)
+            refused = self.refused and isinstance(following, Complete)
+            return Unlisted(self.lower_bound) if refused else following
         assert self.best is not None
         following = self._following(value, self._ranks)
         if self.best[1] in known:

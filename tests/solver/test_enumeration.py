@@ -34,6 +34,7 @@ ROOT = Path(ppopt.__file__).parent
 CHOICES, PARTITIONS = "solver/choices", "solver/partitions"
 COMPLETE_AT = {
     f"{CHOICES}/choice.py": 1,
+    f"{CHOICES}/configuration.py": 1,
     f"{CHOICES}/enumeration.py": 3,
     f"{CHOICES}/single.py": 1,
     f"{CHOICES}/product.py": 1,
@@ -42,14 +43,14 @@ COMPLETE_AT = {
     "solver/microbatch_orders/order_choice.py": 3,
     "solver/placements/space.py": 1,
     "studies/plan_memory.py": 1,
-    "studies/plan_product.py": 1,
+    "studies/plan_candidate.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
 }
 """Where a list is said to be complete, and how often: each is the end of an enumeration."""
 CHECKED = (
     *COMPLETE_AT,
-    *(f"{CHOICES}/configuration.py", f"{CHOICES}/search.py"),
+    f"{CHOICES}/search.py",
     f"{PARTITIONS}/partition_bounds.py",
     "studies/plan_search.py",
 )

@@ -327,11 +327,11 @@ def test_a_plan_beside_a_known_value_ends_when_its_time_is_up() -> None:
         search = PlanSearch(
             LINEAR.space(model), Objective.MAKESPAN, BackwardKind.MIXED, checked_options(1, 1)
         )
-        assert not search._over
+        assert not search._search.over
         bound = quick_bound(LINEAR.space(model), None)
         assert bound is not None
-        search.known_value = 2 * bound
-        assert search._over
+        search.state.cutoff = 2 * bound
+        assert search._search.over
 
 
 def test_combinations_that_megatron_does_not_run_are_skipped() -> None:

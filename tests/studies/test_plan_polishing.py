@@ -53,7 +53,6 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     known = known_result(candidate.problem, sequential, checked_options(20, 1))
     inner = search._search
     inner._driver.keep_best(inner._at((0, 2, 2, 2, 2)), known)
-    candidate.update(None)
     bound, before = candidate.state.open_bound, candidate.result.value
     halves.append(before / 2)
     with within(600):
@@ -132,7 +131,7 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         fields={"mem_limit": 16, "p2p": 3},
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
-    search._search_within(Effort(0, 1), 1.0)
+    search._search.search(Effort(0, 1))
     driver, values = search._search._driver, []
     take = driver.keep_best
 

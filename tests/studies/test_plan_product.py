@@ -57,10 +57,15 @@ def test_all_partitions_come_once_in_the_order_of_bounds_per_microbatch(seed: in
     space = drawn(seed)
     product = PlanProduct(candidates_of(space))
     product.bound()
-    known: dict[Key, int] = {}
-    while isinstance(unlisted := product.rest(known, None), Unlisted):
+    state, known = product.searched(0), dict[Key, int]()
+    state.raise_bound()
+    while isinstance(unlisted := state.rest, Unlisted):
         assert unlisted.key is not None and unlisted.key not in known
         known[unlisted.key] = unlisted.bound
+        (configuration,) = product.configurations([unlisted.key])
+        configuration.impossible = True
+        state.add(configuration)
+        state.raise_bound()
     assert list(known.values()) == sorted(known.values())
     layers = len(space.model)
     stages = [configuration.chunks * 2 for configuration in space]
@@ -96,10 +101,12 @@ def test_a_strategy_without_an_order_of_bounds_leaves_that_of_the_others(
     evaluated.descend()
     assert evaluated.all_evaluated
     assert evaluated.rest((), None) == Unlisted(evaluated.lower_bound)
-    rest = product.rest((), None)
+    state = product.searched(0)
+    state.raise_bound()
+    rest = state.rest
     assert isinstance(rest, Unlisted) and rest.key is not None
     assert rest.bound == evaluated.lower_bound
-    assert product.group(rest.key) == ([*by_name].index("1f1b-v"),)
+    assert rest.key[:1] == ([*by_name].index("1f1b-v"),)
 
 
 def test_one_configuration_is_told_from_the_others() -> None:
@@ -112,7 +119,6 @@ def test_one_configuration_is_told_from_the_others() -> None:
     best = search.state.value
     assert best is not None and search.state.closed
     for candidate in candidates:
-        candidate.update(best)
         own = candidate.state
         assert own.open_bound >= best or own.value == best
         if own.value is not None:
@@ -134,7 +140,6 @@ def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
         product = PlanProduct([candidate])
         search = ConfigurationSearch(product, candidate.problem, checked_options(60, 1))
         search.search()
-        candidate.update(None)
         assert candidate.impossible is infeasible
 
 
@@ -143,12 +148,13 @@ def test_first_partitions_end_after_two_that_are_far_behind() -> None:
     candidates = candidates_of(replace(drawn(1), batches=(2,)))
     product, firsts = PlanProduct(candidates), Counter[str]()
     product.bound()
+    state = product.searched(0)
     for key in product.first():
         configuration = next(product.configurations([key]))
-        candidate = candidates[key[0]]
-        placement = candidate.configuration.placement
+        placement = candidates[key[0]].configuration.placement
         configuration.value = 1500 if placement == "linear" else 1000
-        candidate.state.set_best(configuration)
+        state.add(configuration)
+        state.offer(configuration)
         firsts[placement] += 1
     assert firsts["linear"] == 2
     assert min(firsts["v"], firsts["interleaved"]) > 2
@@ -164,5 +170,4 @@ def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     product.bound(bound + 1)
     firsts = {key[:1] for key in product.first()}
     assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == bound}
-    candidates[0].update(bound)
     assert candidates[0].searches == 0

@@ -155,8 +155,7 @@ def test_every_first_schedule_is_followed() -> None:
     for counts, strategy in (((3, 5), "zb-h1"), ((5, 3), "zb-h1")):
         pipeline = space.model.pipeline(devices=2, batches=3, partition=counts)
         search.start_from([ppopt.evaluate(pipeline, strategy)])
-    search._begin()
-    search._search.follow_hints()
+    search._turn(1.0, search._search.follow_hints)
     assert {(0, 5, 3), (0, 3, 5)} <= search._search.state.known.keys()
 
 
@@ -178,7 +177,7 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
     assert values == sorted(values, reverse=True)
     for start in starts:
         search.start_from([start])
-    search._begin()
+    search._turn(1.0, lambda: None)
     followed = [hint.pipeline.counts for hint in reversed(search._search._hints)]
     assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]
 

@@ -66,9 +66,12 @@ class Choice(ABC):
         """
         return ()
 
-    def group(self, key: Key) -> Key:  # noqa: ARG002
-        """Group of a configuration: moves are tried from the best configuration of every group."""
-        return ()
+    def searched(self, lower_bound: int) -> SearchedConfigurations:
+        """State of a search, of whose configurations a lower bound was proved earlier.
+
+        Moves are tried from the best configuration of every group of the state.
+        """
+        return SearchedConfigurations(lower_bound)
 
     @abstractmethod
     def moves(self, key: Key) -> Iterable[Key]:

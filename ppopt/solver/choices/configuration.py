@@ -7,17 +7,21 @@ configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Mapping
 from dataclasses import dataclass, field
+from math import inf
 from typing import TYPE_CHECKING, Protocol
 
+from ppopt.problem.exact import min_known
 from ppopt.solver.choices.enumeration import (
+    NONE_LEFT,
     Complete,
     Key,
     Rest,
     Unlisted,
     bounds_of_all,
     lower_bound_of,
+    min_rest,
 )
 from ppopt.solver.result import Result
 
@@ -69,6 +73,13 @@ class Configuration:
         """Whether the configuration was searched."""
         return self.level >= 0
 
+    @property
+    def rank(self) -> tuple[float, float]:
+        """Value and largest device peak of the best schedule, in ticks; smaller is better."""
+        schedule = None if self.result is None else self.result.schedule
+        peak = inf if schedule is None else max(schedule.metrics.peak_memory_ticks)
+        return inf if self.value is None else self.value, peak
+
     def raise_bound(self, bound: int) -> None:
         """Raise the bound to one of its schedules, in ticks."""
         self.bound = max(self.bound, bound * self.weight)
@@ -98,37 +109,48 @@ class SearchedConfigurations:
     """Configurations that are enumerated."""
     best: Configuration | None = None
     """Configuration of the best schedule."""
+    cutoff: int | None = None
+    """Values at or above it are useless; None: all are useful."""
     rest: Rest = field(init=False)
     """Configurations not enumerated that may be better."""
     all_excluded: bool = field(default=False, init=False)
     """Whether every other configuration is proved to be no better."""
+    groups: Mapping[Key, SearchedConfigurations] = field(init=False)
+    """State of every group of configurations, by the prefix of their keys."""
 
     def __post_init__(self) -> None:
-        self.rest = Unlisted(self.open_bound)
+        self.rest, self.groups = Unlisted(self.open_bound), {(): self}
+
+    def add(self, configuration: Configuration) -> None:
+        """Add a configuration that is not enumerated yet."""
+        self.known[configuration.key] = configuration
 
     @property
     def value(self) -> int | None:
         """Best value found."""
         return None if self.best is None else self.best.value
 
-    def set_best(self, configuration: Configuration) -> None:
-        """Record the configuration of the best schedule."""
-        self.best = configuration
-        self.raise_open_bound(self.open_bound)
+    @property
+    def end(self) -> int | None:
+        """Best value or the cutoff: a configuration with this bound is useless."""
+        return min_known((self.value, self.cutoff))
 
     def offer(self, configuration: Configuration) -> None:
-        """Record a configuration if it is better than the best one."""
-        value = configuration.value
-        if value is not None and (self.value is None or value < self.value):
+        """Record a configuration if it is better than the best one, or needs less memory."""
+        if configuration.value is None:
+            return
+        if self.best is None or configuration.rank < self.best.rank:
             self.best = configuration
+            self.raise_open_bound(self.open_bound)
 
     def raise_bound(self, ceiling: int | None = None) -> None:
         """Raise the bound over all to the minimum over the configurations that may be better.
 
-        Bounds above a ceiling need not be exact.
+        Bounds above a ceiling need not be exact, if a configuration may be feasible.
         """
         ends = [configuration.bound for configuration in self.open]
-        ends += [end for end in (self.value, ceiling) if end is not None]
+        if ends or self.value is not None:
+            ends += [end for end in (self.end, ceiling) if end is not None]
         self.rest = Unlisted(self.open_bound)
         if self.rest_of is not None:
             self.rest = self.rest_of(self.known, min(ends, default=None))
@@ -165,15 +187,28 @@ class SearchedConfigurations:
         return self.all_excluded and self.value is None
 
     def is_open(self, configuration: Configuration) -> bool:
-        """Whether a configuration may have a better schedule than the best one."""
-        return not configuration.impossible and (
-            self.value is None or configuration.bound < self.value
-        )
+        """Whether a configuration may have a schedule that is better than the best, and useful."""
+        return not (configuration.impossible or self.is_beaten(configuration.bound))
+
+    def is_beaten(self, bound: int) -> bool:
+        """Whether no configuration with this bound is useful."""
+        end = self.end
+        return end is not None and bound >= end
+
+    @property
+    def finished(self) -> bool:
+        """Whether nothing better than the best schedule, or below the cutoff, remains."""
+        return self.closed or self.is_beaten(self.lower_bound)
 
     @property
     def open(self) -> list[Configuration]:
-        """Configurations that may have a better schedule than the best one."""
-        return list(filter(self.is_open, self.known.values()))
+        """Configurations that may have a schedule that is better than the best, and useful."""
+        end = self.end
+        return [
+            configuration
+            for configuration in self.known.values()
+            if not configuration.impossible and (end is None or configuration.bound < end)
+        ]
 
     @property
     def next_key(self) -> Key | None:
@@ -210,6 +245,50 @@ class SearchedConfigurations:
     def subsets_ruled_out(self) -> bool:
         """Whether a configuration was ruled out by a bound on a subset of its devices."""
         return any(configuration.bounding is not None for configuration in self._ruled_out)
+
+
+class SearchedGroups(SearchedConfigurations):
+    """State of a search over groups of configurations, each of which has a state of its own.
+
+    The keys of the configurations of a group begin with its prefix, which the group itself omits.
+    """
+
+    def __init__(self, groups: Mapping[Key, SearchedConfigurations]) -> None:
+        super().__init__(0)
+        self.groups, self._width = groups, len(min(groups, default=()))
+
+    @property
+    def value(self) -> int | None:
+        """Best value of any group."""
+        return min_known(group.value for group in self.groups.values())
+
+    def add(self, configuration: Configuration) -> None:
+        """Add a configuration to its group."""
+        super().add(configuration)
+        self._group(configuration).known[configuration.key[self._width :]] = configuration
+
+    def _group(self, configuration: Configuration) -> SearchedConfigurations:
+        return self.groups[configuration.key[: self._width]]
+
+    def offer(self, configuration: Configuration) -> None:
+        """Record a configuration if it is the best one of its group, or of all."""
+        self._group(configuration).offer(configuration)
+        super().offer(configuration)
+
+    def raise_bound(self, ceiling: int | None = None) -> None:
+        """Raise the bounds of the groups, and the bound over all to their minimum."""
+        groups, end = self.groups.values(), min_known((self.end, ceiling))
+        for group in groups:
+            group.raise_bound(end)
+        bounds = [group.open_bound for group in groups if not group.infeasible]
+        self.raise_to(bounds_of_all(bounds, NONE_LEFT))
+        lowest = min_known((end, *(configuration.bound for configuration in self.open)))
+        rests = ((prefix, group.rest) for prefix, group in self.groups.items())
+        self.rest = min_rest(
+            rest.under(prefix)
+            for prefix, rest in rests
+            if isinstance(rest, Unlisted) and (lowest is None or rest.bound < lowest)
+        )
 
 
 def by_bound(configurations: Iterable[Configuration]) -> list[Configuration]:

@@ -8,7 +8,7 @@ cutoff, or with a proof. It reports the state of all of them as that of one sear
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 
@@ -20,7 +20,6 @@ from ppopt.solver.choices.configuration import (
     EVALUATED,
     Configuration,
     SearchedConfigurations,
-    by_bound,
 )
 from ppopt.solver.choices.enumeration import Key
 from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
@@ -39,14 +38,12 @@ class Driver:
         problem: Problem,
         options: SolveOptions,
         state: SearchedConfigurations,
-        ceiling: Callable[[], int | None],
     ) -> None:
-        """`ceiling` returns the cutoff: values at or above it are useless."""
         self._choice, self._options, self._state = choice, options, state
-        self._ceiling, self._grid = ceiling, problem.pipeline.grid.time
+        self._grid = problem.pipeline.grid.time
         self.begun = False
-        """Whether the enclosing scopes count: after the first search of a configuration, or if none
-        of the first candidates can be searched."""
+        """Whether the enclosing scopes count, also without a value: after the first search of a
+        configuration, or if none of the first candidates can be searched."""
         self._processes: SearchProcesses | None = None
         """Processes that search configurations at once; None: not started."""
         self._waiting: dict[Key, tuple[Configuration, int]] = {}
@@ -61,37 +58,14 @@ class Driver:
 
     def _over_with(self, value: int | None) -> bool:
         """Whether the search ends now, if a running search has a value."""
-        if (self.begun and over()) or self.finished:
+        begun = self.begun or self._state.end is not None
+        if (begun and over()) or self._state.finished:
             return True
         return self._stopped(f"{self._choice.name}s", value)
 
-    @property
-    def finished(self) -> bool:
-        """Whether nothing better than the best schedule, or below the cutoff, remains."""
-        return self._state.closed or self._is_beaten(self._state.lower_bound)
-
-    def is_open(self, configuration: Configuration) -> bool:
-        """Whether a configuration may have a schedule that is better than the best, and useful."""
-        return not (configuration.impossible or self._is_beaten(configuration.bound))
-
-    @property
-    def open(self) -> list[Configuration]:
-        """Open configurations, the smallest bounds first."""
-        return by_bound(filter(self.is_open, self._state.known.values()))
-
-    @property
-    def _end(self) -> int | None:
-        """Best value or the cutoff: a configuration with this bound is useless."""
-        return min_known((self._state.value, self._ceiling()))
-
-    def _is_beaten(self, bound: int) -> bool:
-        """Whether no configuration with this bound is useful."""
-        end = self._end
-        return end is not None and bound >= end
-
     def _cutoff(self, configuration: Configuration) -> int | None:
         """Bound of a configuration's own schedules from which on it is useless, in ticks."""
-        end = self._end
+        end = self._state.end
         return None if end is None else configuration.in_ticks(end)
 
     def _stopped(self, phase: str, value: int | None) -> bool:
@@ -103,7 +77,7 @@ class Driver:
         """Whether a configuration can no longer be better, or the caller ends the search."""
         own = configuration.weighted(state.value_ticks)
         bound = max(state.bound_ticks * configuration.weight, configuration.bound)
-        if self._is_beaten(bound) or (own is not None and bound >= own):
+        if self._state.is_beaten(bound) or (own is not None and bound >= own):
             return True
         return self._stopped(self._choice.describe(configuration.key), own)
 

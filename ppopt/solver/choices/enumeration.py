@@ -11,7 +11,7 @@ try, which prove nothing.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 Key = tuple[int, ...]
@@ -44,6 +44,12 @@ class Unlisted:
     """Lower bound of their schedules."""
     key: Key | None = None
     """Next configuration in the order of bounds, which has this bound; None: there is no order."""
+    optional: bool = False
+    """Whether others are enumerated in the order of bounds though these have none."""
+
+    def under(self, prefix: Key) -> Unlisted:
+        """The same configurations of a product, whose keys begin with a prefix."""
+        return replace(self, key=None if self.key is None else (*prefix, *self.key))
 
 
 Rest = Complete[Key] | Unlisted
@@ -52,9 +58,16 @@ NONE_LEFT: Complete[Key] = Complete()
 
 
 def min_rest(rests: Iterable[Rest]) -> Rest:
-    """Combine the rests of several spaces: the unlisted configurations with the minimum bound."""
+    """Combine the rests of several spaces: the minimum bound, and the next one in order.
+
+    Configurations without an order end the order of all, unless they are optional.
+    """
     unlisted = [rest for rest in rests if isinstance(rest, Unlisted)]
-    return min(unlisted, key=lambda rest: (rest.bound, rest.key is not None), default=NONE_LEFT)
+    if not unlisted:
+        return NONE_LEFT
+    ordered = [rest for rest in unlisted if rest.key is not None or not rest.optional]
+    following = min(ordered or unlisted, key=lambda rest: (rest.bound, rest.key is not None))
+    return replace(following, bound=min(rest.bound for rest in unlisted))
 
 
 def bounds_of_all(listed: Iterable[int], rest: Rest) -> Complete[int]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from itertools import zip_longest
 
 from ppopt.cancellation import equal_part, turns
 from ppopt.problem.pipeline import Pipeline
@@ -30,10 +29,7 @@ class ProductChoice(Choice):
     """The configurations of several choices."""
 
     def __init__(self, inner: Mapping[Key, Choice]) -> None:
-        """`inner`: the choice of every prefix, in the order of their first configurations.
-
-        All prefixes have one length.
-        """
+        """`inner`: the choice of every prefix; all prefixes have one length."""
         self.inner = dict(inner)
         self._width = len(min(self.inner, default=()))
 
@@ -92,9 +88,22 @@ class ProductChoice(Choice):
 
     def first(self) -> Iterator[Key]:
         """First configuration of every choice, then the second ones, and so on."""
-        rows = [_keys(prefix, choice.first()) for prefix, choice in self.inner.items()]
-        for together in zip_longest(*rows):
-            yield from (key for key in together if key is not None)
+        rows = list(map(self.first_of, self.ordered()))
+        while rows:
+            for row in list(rows):
+                key = next(row, None)
+                if key is None:
+                    rows.remove(row)
+                else:
+                    yield key
+
+    def ordered(self) -> Iterable[Key]:
+        """Prefixes in the order of their first configurations."""
+        return self.inner
+
+    def first_of(self, prefix: Key) -> Iterator[Key]:
+        """Configurations of a choice to schedule first."""
+        return _keys(prefix, self.inner[prefix].first())
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within a choice."""
@@ -103,18 +112,11 @@ class ProductChoice(Choice):
 
     def rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Unlisted configurations of the choice with the minimum bound."""
-        return min_rest(self._rest_of(prefix, known, ceiling) for prefix in self.inner)
-
-    def _rest_of(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
-        """Unlisted configurations of one choice, with their prefix."""
-        rest = self.rest_of_choice(prefix, _Own(prefix, known), ceiling)
-        if isinstance(rest, Complete) or rest.key is None:
-            return rest
-        return Unlisted(rest.bound, (*prefix, *rest.key))
-
-    def rest_of_choice(self, prefix: Key, known: Container[Key], ceiling: int | None) -> Rest:
-        """Unlisted configurations of one choice; `known` and the result have no prefix."""
-        return self.inner[prefix].rest(known, ceiling)
+        rests = (
+            (prefix, choice.rest(_Own(prefix, known), ceiling))
+            for prefix, choice in self.inner.items()
+        )
+        return min_rest(rest.under(prefix) for prefix, rest in rests if isinstance(rest, Unlisted))
 
 
 def _keys(prefix: Key, own: Iterable[Key]) -> Iterator[Key]:

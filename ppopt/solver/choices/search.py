@@ -25,7 +25,6 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import (
     Configuration,
-    SearchedConfigurations,
     by_bound,
     by_value,
 )
@@ -46,13 +45,13 @@ IMPORT_SHARE = 0.4
 
 
 class Effort(NamedTuple):
-    """Effort limit of a run of the search; a later run with more effort resumes it."""
+    """Effort limit of a run of the search; a later run resumes it."""
 
     level: float = inf
     """Maximum rounds of all methods on one configuration; 0: only heuristics, and no bounds by
     subsets of devices."""
     quick: float = inf
-    """Maximum number of searches of level 0 over all runs."""
+    """Maximum number of searches of level 0."""
 
 
 ANY_EFFORT = Effort()
@@ -70,28 +69,25 @@ class ConfigurationSearch:
         *,
         start_schedules: Sequence[Schedule] = (),
         lower_bound: int = 0,
-        ceiling: Callable[[], int | None] = lambda: None,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
-        configurations was proved earlier. `ceiling` returns the cutoff: values at or above it are
-        useless.
+        configurations was proved earlier.
         """
         self.choice, self._problem, self._options = choice, problem, options
         self._params, self._random = options.params.configurations, Random(options.seed)
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
-        self.state = SearchedConfigurations(lower_bound)
+        self.state = choice.searched(lower_bound)
         """State of the configurations."""
-        self._driver = Driver(choice, problem, options, self.state, ceiling)
+        self._driver = Driver(choice, problem, options, self.state)
         self._tasks = SearchTasks(choice, problem, options, self.state)
         self._contenders = Contenders(self.state, self._params)
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
         self._effort = ANY_EFFORT
-        self.num_quick = 0
-        """Number of searches of level 0."""
+        """Effort that is left in this run."""
         self._level = 1
         """Level at which configurations are searched next."""
         self._raised: set[int] = set()
@@ -133,7 +129,8 @@ class ConfigurationSearch:
             self.enumerate_listed()
             self._begin()
             self._deepen()
-        self.exhausted |= self._driver.finished
+        self._effort = ANY_EFFORT
+        self.exhausted |= self.state.finished
 
     def follow_hints(self, number: int | None = None) -> None:
         """Schedule the configurations of known schedules from them.
@@ -156,7 +153,7 @@ class ConfigurationSearch:
     @contextmanager
     def improving(self) -> Iterator[None]:
         """Improve the best schedules during a block that uses one worker, with the others."""
-        contenders = self._contenders.among(self._driver.open)
+        contenders = self._contenders.among(self.state.open)
         with self._driver.aside(
             (each, self._tasks.improvement(each, seconds_left())) for each in contenders
         ):
@@ -177,12 +174,12 @@ class ConfigurationSearch:
             return
         driver = self._driver
         race = SuccessiveHalving(
-            self._contenders.among(driver.open),
+            self._contenders.among(self.state.open),
             seconds,
             at_once=driver.at_once(1),
             min_slice=self._min_slice,
         )
-        while not driver.over and (running := list(filter(driver.is_open, race.running))):
+        while not driver.over and (running := list(filter(self.state.is_open, race.running))):
             before = self.state.value
             driver.run(
                 (each, self._tasks.improvement(each, race.slice, race.patience)) for each in running
@@ -230,18 +227,18 @@ class ConfigurationSearch:
         """Remaining configurations to schedule first."""
         if self._first_keys is None:
             self._first_keys = iter(self.choice.first())
-        while not self._over and not self._quick_spent:
+        while not self.over and not self._quick_spent:
             key = next(self._first_keys, None)
             if key is None:
                 return
-            if self._over:
+            if self.over:
                 self._first_keys = chain((key,), self._first_keys)
                 return
             self._first.append(self._at(key))
             yield self._first[-1]
 
     def _hinted_configurations(self) -> Iterator[Configuration]:
-        while self._hints and not self._over and not self._quick_spent:
+        while self._hints and not self.over and not self._quick_spent:
             schedule = self._hints.pop()
             key = self.choice.key(schedule.pipeline)
             if key is not None and not self._is_searched_from_better(key, schedule):
@@ -261,7 +258,7 @@ class ConfigurationSearch:
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""
         self.exhausted = not self.state.known
-        while self.state.known and not self._over:
+        while self.state.known and not self.over:
             self._climb()
             level, spent = self._level, self._options.spent
             if level > self._effort.level:
@@ -272,13 +269,13 @@ class ConfigurationSearch:
             if self._solve_all(self._chosen(level), level):
                 self._level += 1
             elif self._quick_spent or not self._perturb():
-                self.exhausted = not (self._quick_spent or self._over)
+                self.exhausted = not (self._quick_spent or self.over)
                 return
 
     @property
     def _quick_spent(self) -> bool:
         """Whether the limit on searches of level 0 is reached."""
-        return self.num_quick >= self._effort.quick
+        return self._effort.quick <= 0
 
     def _raise_at(self, level: int) -> None:
         """Raise the smallest bounds by subsets of devices, once at every level of effort."""
@@ -292,7 +289,7 @@ class ConfigurationSearch:
         Stops when subsets cannot raise the bound of the configuration with the smallest bound: only
         its search or its evaluation can.
         """
-        while work > 0 and self.state.value is not None and not self._over:
+        while work > 0 and self.state.value is not None and not self.over:
             self._follow()
             configuration = next(iter(self._open()), None)
             if configuration is None or configuration.evaluator is not None:
@@ -301,14 +298,14 @@ class ConfigurationSearch:
             if (
                 configuration.bounding is not None
                 and configuration.bounding.exhausted
-                and self._is_open(configuration)
+                and self.state.is_open(configuration)
             ):
                 return
 
     def _raise_bound_of(self, configuration: Configuration, value: int) -> float:
         """Raise the bound of a configuration towards a value; return the units of work."""
         self._refine(configuration)
-        if not self._is_open(configuration):
+        if not self.state.is_open(configuration):
             self.state.raise_bound()
             return self._params.min_work
         problem = self._tasks.problem(configuration).reduced
@@ -325,7 +322,7 @@ class ConfigurationSearch:
             work = bounding.run(
                 configuration.in_ticks(value),
                 self._params.bounding_step,
-                lambda: self._over,
+                lambda: self.over,
             )
         if len(bounding.base) > 1:
             latest = dict.fromkeys((bounding.base, *self._strongest))
@@ -341,7 +338,7 @@ class ConfigurationSearch:
         """
         bests = self._best_of_groups()
         for index, begin in enumerate(bests):
-            allowed = (self._effort.quick - self.num_quick) / (len(bests) - index)
+            allowed = self._effort.quick / (len(bests) - index)
             self._climb_from(begin, min(self._params.moves, allowed))
 
     def _climb_from(self, begin: Configuration, max_searches: float) -> None:
@@ -350,15 +347,15 @@ class ConfigurationSearch:
         `max_searches` is the largest number of searches.
         """
         tried, reserve = 0, (1 - self._params.climb_share) * seconds_left()
-        while not self._over and not self._quick_spent:
-            in_time = takewhile(lambda _: not self._over, self.choice.moves(begin.key))
+        while not self.over and not self._quick_spent:
+            in_time = takewhile(lambda _: not self.over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
-            self._add(moves, until=lambda: self._over)
+            self._add(moves, until=lambda: self.over)
             known = (self.state.known[move] for move in moves if move in self.state.known)
             fresh = [move for move in known if not move.searched]
             allowed = islice(by_bound(fresh), max(0, ceil(max_searches - tried)))
             tried += self._solve_all(takewhile(lambda _: seconds_left() >= reserve, allowed), 0)
-            if self._over or tried >= max_searches or seconds_left() < reserve:
+            if self.over or tried >= max_searches or seconds_left() < reserve:
                 return
             better = by_value([begin, *fresh])
             if not better or better[0].value == begin.value:
@@ -367,10 +364,9 @@ class ConfigurationSearch:
 
     def _best_of_groups(self) -> list[Configuration]:
         """Best configuration of every group, the best first; without values, the first one."""
-        bests: dict[Key, Configuration] = {}
-        for configuration in by_value(self.state.known.values()):
-            bests.setdefault(self.choice.group(configuration.key), configuration)
-        return list(bests.values()) or [next(iter(self.state.known.values()))]
+        groups = self.state.groups.values()
+        bests = [best for group in groups for best in by_value(group.known.values())[:1]]
+        return by_value(bests) or [next(iter(self.state.known.values()))]
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort.
@@ -422,7 +418,7 @@ class ConfigurationSearch:
         """Add configurations that are not enumerated yet: one, then more until `until()`."""
         fresh = [key for key in dict.fromkeys(keys) if key not in self.state.known]
         for configuration in self.choice.configurations(fresh):
-            self.state.known[configuration.key] = configuration
+            self.state.add(configuration)
             if until():
                 break
         self.state.raise_bound()
@@ -433,15 +429,12 @@ class ConfigurationSearch:
         return self.state.known[key]
 
     @property
-    def _over(self) -> bool:
+    def over(self) -> bool:
         """Whether the search ends now."""
         return self._driver.over
 
-    def _is_open(self, configuration: Configuration) -> bool:
-        return self._driver.is_open(configuration)
-
     def _open(self) -> list[Configuration]:
-        return self._driver.open
+        return by_bound(self.state.open)
 
     # One configuration, or several at once.
 
@@ -469,7 +462,7 @@ class ConfigurationSearch:
         """Searches of open configurations; `entered` gets those that would be searched."""
         for configuration in configurations:
             entered.append(configuration)
-            if not self._is_open(configuration):
+            if not self.state.is_open(configuration):
                 self.state.raise_bound()
             elif configuration.evaluator is not None:
                 self._driver.evaluate(configuration)
@@ -481,12 +474,12 @@ class ConfigurationSearch:
 
         Counts the search, and includes these bounds.
         """
-        if configuration.level >= level or not self._is_open(configuration):
+        if configuration.level >= level or not self.state.is_open(configuration):
             return False
         if not always:
-            if self._over or (level == 0 and self._quick_spent):
+            if self.over or (level == 0 and self._quick_spent):
                 return False
-            self.num_quick += level == 0
+            self._effort = self._effort._replace(quick=self._effort.quick - (level == 0))
         self._driver.begun = True
         self._refine(configuration)
         return True
