@@ -72,7 +72,7 @@ def _object(
             "schema": 1,
             "strategy": rating.schedule.origin.strategy,
             "objective": objective,
-            "value": rating.value,
+            "value": rating.schedule.metrics.value(objective),
             **_partition(rating.schedule),
             "fits_limit": rating.schedule.fits_limits,
             "best": {"value": choice.value, **_partition(choice.schedule)},
@@ -101,11 +101,12 @@ def _lines(rating: PartitionRating, objective: Any, tolerance: Fraction | None) 
     from ppopt.report.throughput_text import gain_text, max_gain_text
 
     choice, pipeline = rating.choice, rating.schedule.pipeline
-    rows = {"partition": (rating.schedule, rating.value), "best": (choice.schedule, choice.value)}
+    rows = {"partition": rating.schedule, "best": choice.schedule}
     lines = [
-        f"{name:<9}  {objective.value} {significant(value, pipeline.time_unit)}, "
+        f"{name:<9}  {objective.value} "
+        f"{significant(schedule.metrics.value(objective), pipeline.time_unit)}, "
         f"{describe_partition(**_partition(schedule))}"
-        for name, (schedule, value) in rows.items()
+        for name, schedule in rows.items()
     ]
     proof = describe_partition_search(choice, limited=pipeline.limits is not None)
     bound = "" if choice.proved or not rating.max_gain else f", {max_gain_text(rating.max_gain)}"

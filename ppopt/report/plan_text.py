@@ -155,7 +155,8 @@ def describe_more_memory(plan: Plan) -> str:
     pipeline = plan.pipeline
     memory = f"up to {significant(max(more.limits), pipeline.memory_unit)} per device"
     limit = f"with a 10 % higher limit ({memory})"
-    gain, max_gain = (throughput_gain(value, time) for time in (more.value, more.lower_bound))
+    times = (more.value, more.lower_bound)
+    gain, max_gain = (throughput_gain(value, time) for time in times if time is not None)
     if not max_gain:
         return f"{limit}: no more throughput (proved)"
     possible = max_gain_text(max_gain)

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from fractions import Fraction
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from ppopt.cancellation import DrivenResult
 from ppopt.errors import VerificationError
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
-from ppopt.problem.exact import gap_of, plain, ratio
+from ppopt.problem.exact import Value, gap_of, plain, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
@@ -36,7 +36,7 @@ class Status(StrEnum):
     """The time limit was reached before a schedule was found."""
 
     @classmethod
-    def of(cls, value: Fraction | int | None, lower_bound: Fraction | int | None) -> Status:
+    def of(cls, value: Value | None, lower_bound: Value | None) -> Status:
         """Status of a search with a best value and a lower bound; bound None: infeasible."""
         if value is None:
             return cls.INFEASIBLE if lower_bound is None else cls.UNKNOWN
@@ -65,6 +65,41 @@ class Progress(NamedTuple):
         return Fraction(self.bound_ticks, self.per_unit)
 
 
+class Ticks(Protocol):
+    """A best value and a lower bound in ticks, of which `per_unit` are one unit of time."""
+
+    @property
+    def value_ticks(self) -> int | None:
+        """Objective of the best schedule; None without one."""
+
+    @property
+    def bound_ticks(self) -> int | None:
+        """Lower bound of all schedules; None: there is none."""
+
+    @property
+    def per_unit(self) -> int:
+        """Ticks in one unit of time."""
+
+
+class BoundedValue:
+    """A best value and a lower bound, exact in the user's unit: of all results, the only place."""
+
+    @property
+    def value(self: Ticks) -> Fraction | None:
+        """Objective of the best schedule in the user's unit; None without one."""
+        return None if self.value_ticks is None else Fraction(self.value_ticks, self.per_unit)
+
+    @property
+    def lower_bound(self: Ticks) -> Fraction | None:
+        """Lower bound in the user's unit; None: there is no schedule."""
+        return None if self.bound_ticks is None else Fraction(self.bound_ticks, self.per_unit)
+
+    @property
+    def gap(self: Ticks) -> int | float | None:
+        """(value - lower_bound) / value; None if either is unknown."""
+        return gap_of(self.value_ticks, self.bound_ticks)
+
+
 Callback = Callable[[Progress], None]
 Stop = Callable[[Progress], bool]
 """Stop criterion of the caller: whether the search ends now."""
@@ -81,7 +116,7 @@ class Provenance:
 
 
 @dataclass(frozen=True)
-class Result(DrivenResult, NotebookView):
+class Result(BoundedValue, DrivenResult, NotebookView):
     """Outcome of `ppopt.solve`.
 
     Raises VerificationError if it is infeasible without a memory limit: a bug of ppopt.
@@ -114,27 +149,14 @@ class Result(DrivenResult, NotebookView):
             )
 
     @property
-    def value(self) -> Fraction | None:
-        """Objective of the schedule in the user's unit; None without a schedule."""
-        return self._time(self.value_ticks)
-
-    @property
-    def lower_bound(self) -> Fraction | None:
-        """Lower bound in the user's unit; None: infeasible."""
-        return self._time(self.bound_ticks)
-
-    def _time(self, ticks: int | None) -> Fraction | None:
-        return None if ticks is None else self.pipeline.ticks.time(ticks)
+    def per_unit(self) -> int:
+        """Ticks in one unit of time."""
+        return self.pipeline.ticks.per_unit
 
     @property
     def fused(self) -> bool:
         """Whether only whole backwards were searched."""
         return self.backward_kind is BackwardKind.WHOLE
-
-    @property
-    def gap(self) -> int | float | None:
-        """(value - lower_bound) / value; None without a schedule."""
-        return gap_of(self.value, self.lower_bound)
 
     @property
     def gain(self) -> int | float | None:

@@ -10,19 +10,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from fractions import Fraction
 
 from ppopt.cancellation import DrivenResult, driven, part, scope
 from ppopt.errors import check_type
 from ppopt.problem.decisions import Decisions
-from ppopt.problem.exact import gap_of
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import BoundedValue
 from ppopt.strategies import Options
-from ppopt.studies.evaluate import evaluate, objective_value
+from ppopt.studies.evaluate import evaluate
 from ppopt.studies.strategy_search import StrategySearch
 
 TIME_LIMIT = 30.0
@@ -34,17 +33,17 @@ BOUNDING_SHARE = 0.5
 
 
 @dataclass(frozen=True)
-class StrategyChoice(DrivenResult):
+class StrategyChoice(BoundedValue, DrivenResult):
     """The best partition and recompute found for a strategy."""
 
     schedule: Schedule
     """Schedule of the strategy with this partition (`schedule.pipeline.counts`) and recompute
     (`.recomputed`). It exceeds the memory limits only if nothing within them was found."""
-    value: Fraction
-    """Objective of the schedule, in the user's unit."""
-    lower_bound: Fraction | None
-    """Lower bound of the strategy within the memory limits, in the user's unit; None if no schedule
-    within them was found."""
+    value_ticks: int
+    """Objective of the schedule, in ticks."""
+    bound_ticks: int | None
+    """Lower bound of the strategy within the memory limits, in ticks; None if no schedule within
+    them was found."""
     partitions: int
     """Number of partitions to choose from."""
     evaluations: int
@@ -54,9 +53,9 @@ class StrategyChoice(DrivenResult):
     whether it is proved that there is none."""
 
     @property
-    def gap(self) -> int | float | None:
-        """(value - lower_bound) / value; None without a bound."""
-        return gap_of(self.value, self.lower_bound)
+    def per_unit(self) -> int:
+        """Ticks in one unit of time."""
+        return self.schedule.pipeline.ticks.per_unit
 
 
 @driven
@@ -82,7 +81,7 @@ def best_choice(
     check_type("pipeline", pipeline, Pipeline)
     if not pipeline.open_decisions & Decisions.OF_STRATEGY:
         schedule = evaluate(pipeline, strategy, objective, options)
-        value = objective_value(schedule, Objective(objective))
+        value = schedule.metrics.value_ticks(Objective(objective))
         return StrategyChoice(
             schedule, value, value if schedule.fits_limits else None, 1, 1, proved=True
         )
@@ -98,10 +97,11 @@ def best_choice(
             with part(BOUNDING_SHARE):
                 search.bound(search.state.value)
             search.search(Effort(quick=0))
+    schedule = choice.schedule()
     return StrategyChoice(
-        schedule=choice.schedule(),
-        value=choice.value,
-        lower_bound=pipeline.ticks.time(search.state.lower_bound) if choice.fits else None,
+        schedule=schedule,
+        value_ticks=schedule.metrics.value_ticks(choice.problem.objective),
+        bound_ticks=search.state.lower_bound if choice.fits else None,
         partitions=choice.space.partitions,
         evaluations=choice.evaluations,
         proved=search.state.closed,

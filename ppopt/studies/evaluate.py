@@ -5,10 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
+from operator import sub
 
 from ppopt.cancellation import scope
 from ppopt.errors import check_type
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.exact import ratio
 from ppopt.problem.microbatches import GIVEN_ORDER
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
@@ -87,10 +89,10 @@ def peak_memory(schedule: Schedule) -> Fraction:
     return schedule.pipeline.ticks.memory(max(schedule.metrics.peak_memory_ticks))
 
 
-def headroom(schedule: Schedule) -> Fraction | None:
+def headroom(schedule: Schedule) -> int | float | None:
     """Least memory that the limit of a device leaves, in the user's unit; None without limits."""
-    pipeline = schedule.pipeline
-    if pipeline.limits is None:
+    ticks = schedule.pipeline.ticks
+    if ticks.limits is None:
         return None
-    peaks = map(pipeline.ticks.memory, schedule.metrics.peak_memory_ticks)
-    return min(limit - peak for limit, peak in zip(pipeline.limits, peaks, strict=True))
+    minimum = min(map(sub, ticks.limits, schedule.metrics.peak_memory_ticks))
+    return ratio(minimum, ticks.memory_per_unit)

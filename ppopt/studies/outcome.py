@@ -19,7 +19,6 @@ from ppopt.errors import InputError
 from ppopt.formats import origin_json, schedule_json
 from ppopt.formats.fields import abbreviated, section, text, within
 from ppopt.formats.figures import ScheduleFigures, limits
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.exact import plain_or_none
 from ppopt.problem.pipeline import Pipeline
@@ -189,7 +188,7 @@ def _evaluated(job: SolveJob) -> Result:
     choice = best_choice(pipeline, job.strategy, job.objective, job.options, time_limit=limit)
     bound = None
     if pipeline.open_decisions & Decisions.OF_STRATEGY and not choice.proved:
-        bound = in_ticks(choice.lower_bound or ZERO, pipeline)
+        bound = choice.bound_ticks or 0
     result = Result(
         pipeline=choice.schedule.pipeline,
         objective=job.objective,

@@ -16,7 +16,7 @@ from ppopt.problem.exact import gap_of, plain, plain_or_none
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.result import Provenance, Status
-from ppopt.studies.evaluate import headroom, peak_memory
+from ppopt.studies.evaluate import headroom
 from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import Headline
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
@@ -80,12 +80,12 @@ class ParallelRow:
         return None if self.schedule is None else self.schedule.origin.strategy
 
     @property
-    def peak(self) -> Fraction | None:
+    def peak(self) -> int | float | None:
         """Largest device peak of the best schedule; None without one."""
-        return None if self.schedule is None else peak_memory(self.schedule)
+        return None if self.schedule is None else max(self.schedule.peak_memory)
 
     @property
-    def headroom(self) -> Fraction | None:
+    def headroom(self) -> int | float | None:
         """Least memory that the limit leaves a device; None without a schedule or a limit."""
         return None if self.schedule is None else headroom(self.schedule)
 
@@ -181,7 +181,7 @@ class ParallelPlan(DrivenResult):
             "bound_tokens_per_second_per_gpu": self.tokens_per_second(row.lower_bound),
             "configuration": row.configuration,
             "strategy": row.strategy,
-            "peak_memory": plain_or_none(row.peak),
+            "peak_memory": row.peak,
             "seconds": round(row.state.seconds, 3),
             "failed": row.failed,
         }

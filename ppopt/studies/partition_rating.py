@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from fractions import Fraction
 
 from ppopt.errors import InputError
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -14,7 +13,7 @@ from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import Options
 from ppopt.studies.best_choice import TIME_LIMIT, StrategyChoice, best_choice
-from ppopt.studies.evaluate import evaluate, objective_value
+from ppopt.studies.evaluate import evaluate
 
 
 @dataclass(frozen=True)
@@ -23,8 +22,8 @@ class PartitionRating:
 
     schedule: Schedule
     """Of the rated partition."""
-    value: Fraction
-    """Objective of the schedule, in the user's unit."""
+    value_ticks: int
+    """Objective of the schedule, in ticks."""
     choice: StrategyChoice
     """The best partition."""
 
@@ -34,13 +33,14 @@ class PartitionRating:
 
         0 if the rated partition is the best one. Negative if it is faster beyond the limits.
         """
-        return ratio(self.value - self.choice.value, self.choice.value)
+        best = self.choice.value_ticks
+        return ratio(self.value_ticks - best, best)
 
     @property
     def max_gain(self) -> float | None:
         """Upper bound of the gain of every partition; None without a lower bound."""
-        bound = self.choice.lower_bound
-        return ratio(self.value - bound, bound) if bound else None
+        bound = self.choice.bound_ticks
+        return ratio(self.value_ticks - bound, bound) if bound else None
 
 
 def rate_partition(
@@ -80,7 +80,7 @@ def rate_partition(
         progress=progress,
         began=began,
     )
-    value = objective_value(schedule, objective)
-    if value <= choice.value and schedule.fits_limits:
-        choice = replace(choice, schedule=schedule, value=value)
+    value = schedule.metrics.value_ticks(objective)
+    if value <= choice.value_ticks and schedule.fits_limits:
+        choice = replace(choice, schedule=schedule, value_ticks=value)
     return PartitionRating(schedule, value, choice)

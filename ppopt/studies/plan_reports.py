@@ -98,5 +98,4 @@ class PlanReports:
             search.run_rounds(MORE_ROUNDS)
         value, lower_bound = search.state.end, search.lower_bound
         assert value is not None and lower_bound is not None
-        times = (Fraction(time, self.search.per_unit) for time in (value, lower_bound))
-        return MoreMemory(raised_limits, *times)
+        return MoreMemory(raised_limits, value, lower_bound, self.search.per_unit)

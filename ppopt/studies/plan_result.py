@@ -13,13 +13,13 @@ from ppopt.cancellation import DrivenResult
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.decisions import SEARCH
-from ppopt.problem.exact import gap_of, plain, plain_or_none
+from ppopt.problem.exact import Value, plain, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.result import Provenance, Result, Status
-from ppopt.studies.evaluate import headroom, peak_memory
+from ppopt.solver.result import BoundedValue, Provenance, Result, Status
+from ppopt.studies.evaluate import headroom
 from ppopt.studies.first_schedules import FirstRow
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
 from ppopt.studies.plan_space import ANY_RUNTIME, PlanConfiguration, PlanSpace
@@ -47,9 +47,9 @@ class RowStatus(StrEnum):
     @classmethod
     def of(
         cls,
-        value: Fraction | int | None,
-        bound: Fraction | int | None,
-        best: Fraction | int | None,
+        value: Value | None,
+        bound: Value | None,
+        best: Value | None,
         *,
         searched: bool = True,
     ) -> RowStatus:
@@ -66,8 +66,8 @@ class RowStatus(StrEnum):
 
 
 @dataclass(frozen=True)
-class PlanRow:
-    """One configuration of a plan; values in the user's unit."""
+class PlanRow(BoundedValue):
+    """One configuration of a plan; its value is the objective of the best schedule."""
 
     configuration: PlanConfiguration
     status: RowStatus
@@ -97,23 +97,23 @@ class PlanRow:
         return self.result.pipeline if self.schedule is None else self.schedule.pipeline
 
     @property
-    def value(self) -> Fraction | None:
-        """Objective of the best schedule; None if none was found."""
-        return self.result.value
+    def value_ticks(self) -> int | None:
+        """Objective of the best schedule in ticks; None if none was found."""
+        return self.result.value_ticks
 
     @property
-    def lower_bound(self) -> Fraction | None:
-        """Lower bound of the schedules; None: there is no schedule."""
-        return None if self.bound_ticks is None else self.pipeline.ticks.time(self.bound_ticks)
+    def per_unit(self) -> int:
+        """Ticks in one unit of time."""
+        return self.result.per_unit
 
     @property
-    def peak(self) -> Fraction | None:
+    def peak(self) -> int | float | None:
         """Largest device peak of the best schedule; None if none was found."""
         schedule = self.schedule
-        return None if schedule is None else peak_memory(schedule)
+        return None if schedule is None else max(schedule.peak_memory)
 
     @property
-    def headroom(self) -> Fraction | None:
+    def headroom(self) -> int | float | None:
         """Least memory that the limit of a device leaves; None without a schedule or a limit."""
         schedule = self.schedule
         return None if schedule is None else headroom(schedule)
@@ -143,12 +143,12 @@ class PlanRow:
             "value": plain_or_none(self.value),
             "per_microbatch": plain_or_none(self.per_microbatch),
             "lower_bound": plain_or_none(self.lower_bound),
-            "peak_memory": plain_or_none(self.peak),
+            "peak_memory": self.peak,
             "partition": None if self.schedule is None else self.pipeline.counts,
         }
 
     @property
-    def sort_key(self) -> tuple[bool, Fraction, Fraction, bool, bool, Fraction, PlanConfiguration]:
+    def sort_key(self) -> tuple[bool, Fraction, float, bool, bool, Fraction, PlanConfiguration]:
         """Sort key: time per microbatch, then memory; without a schedule, the bound.
 
         A configuration of chosen recompute that copied its schedule comes after the one it is from.
@@ -157,7 +157,7 @@ class PlanRow:
         return (
             not scheduled,
             self.per_microbatch or ZERO,
-            self.peak or ZERO,
+            self.peak or 0,
             self.configuration.recompute == SEARCH,
             not scheduled and self.lower_bound is None,
             ZERO if scheduled else self.bound_per_microbatch or ZERO,
@@ -211,15 +211,19 @@ class WithinShare(NamedTuple):
     unknown."""
 
 
-class MoreMemory(NamedTuple):
-    """The effect of a larger memory limit; times are for the microbatches of the best plan."""
+@dataclass(frozen=True)
+class MoreMemory(BoundedValue):
+    """The effect of a larger memory limit; times are for the microbatches of the best plan.
+
+    Its value is the best within the limit; that of the plan if none is better.
+    """
 
     limits: tuple[Fraction, ...]
     """Memory limit of every device, in the user's unit."""
-    value: Fraction
-    """Best value found within the limit; that of the plan if none is better."""
-    lower_bound: Fraction
+    value_ticks: int
+    bound_ticks: int
     """Lower bound of all configurations within the limit."""
+    per_unit: int
 
 
 class PlanBaseline(NamedTuple):
@@ -237,8 +241,12 @@ class PlanBaseline(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Plan(DrivenResult, NotebookView):
-    """Outcome of `ppopt.plan`; times in the user's unit."""
+class Plan(BoundedValue, DrivenResult, NotebookView):
+    """Outcome of `ppopt.plan`; its value is the objective of the best schedule.
+
+    Its lower bound is that of the time per microbatch of all configurations, times the microbatches
+    of the best one; None: no schedule is within the memory limit.
+    """
 
     space: PlanSpace
     """Configurations that were searched."""
@@ -248,9 +256,10 @@ class Plan(DrivenResult, NotebookView):
     rows: tuple[PlanRow, ...]
     """All configurations, the best first: by time per microbatch; those without a schedule last, by
     their bounds."""
-    lower_bound: Fraction | None
-    """Lower bound of the time per microbatch of all configurations, times the microbatches of the
-    best one; None: no schedule is within the memory limit."""
+    value_ticks: int | None
+    bound_ticks: int | None
+    per_unit: int
+    """Ticks in one unit of time: as many as times per microbatch need."""
     proof: str
     """Text of the argument behind `lower_bound`, or behind infeasibility."""
     skipped: tuple[tuple[str, str], ...]
@@ -291,11 +300,6 @@ class Plan(DrivenResult, NotebookView):
         """Schedule of the best configuration."""
         return None if self.best is None else self.best.schedule
 
-    @property
-    def value(self) -> Fraction | None:
-        """Objective of the best schedule; None without one."""
-        return None if self.best is None else self.best.value
-
     @cached_property
     def headline(self) -> Headline:
         """The current schedule, the best one of the space that the runtime runs, and the best one.
@@ -318,11 +322,6 @@ class Plan(DrivenResult, NotebookView):
         from pandas import DataFrame  # noqa: PLC0415  optional
 
         return DataFrame([row.frame_row for row in self.rows])
-
-    @property
-    def gap(self) -> int | float | None:
-        """(value - lower_bound) / value, over the whole space; None without a schedule."""
-        return gap_of(self.value, self.lower_bound)
 
     def __repr__(self) -> str:
         best = self.best

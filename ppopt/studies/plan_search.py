@@ -15,7 +15,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
-from fractions import Fraction
 from functools import partial
 from itertools import count
 from math import inf
@@ -430,7 +429,9 @@ class PlanSearch:
             objective=set_up.objective,
             status=Status.of(value, lower_bound),
             rows=tuple(rows),
-            lower_bound=None if lower_bound is None else Fraction(lower_bound, self.per_unit),
+            value_ticks=value,
+            bound_ticks=lower_bound,
+            per_unit=self.per_unit,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,

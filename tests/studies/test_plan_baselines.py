@@ -239,6 +239,7 @@ def plan_with_baselines() -> ppopt.Plan:
     best = replace(best, result=replace(best.result, value_ticks=100 * best.pipeline.grid.time))
     return replace(
         plan,
+        value_ticks=100 * plan.per_unit,
         rows=(best,),
         baselines=(
             baseline("dualpipe", 0.8, in_space=False),
@@ -385,7 +386,7 @@ def test_what_a_plan_searched_is_told_apart_from_what_it_kept_as_given() -> None
 
 
 def test_a_bound_of_strategies_says_nothing_of_more_memory() -> None:
-    more = MoreMemory((Fraction(88), Fraction(88)), Fraction(100), Fraction(80))
+    more = MoreMemory((Fraction(88), Fraction(88)), 100, 80, 1)
     plan = replace(plan_with_baselines(), more_memory=more)
     assert "up to 25 % more throughput" in describe_more_memory(plan)
     of_strategies = with_strategies(plan, "1f1b")
