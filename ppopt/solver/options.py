@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt import processors
-from ppopt.cancellation import Scope, seconds_left
+from ppopt.cancellation import Item, Scope, equal_part, part, seconds_left
 from ppopt.solver.deadline import NO_DEADLINE, Deadline
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Progress, Provenance, Stop
@@ -67,6 +67,13 @@ class SolveOptions:
         """Options of a search for the time left in the enclosing scopes."""
         deadline = Deadline.after(max(MIN_SECONDS, seconds_left()))
         return replace(self, deadline=deadline, progress=progress, stop=stop)
+
+    def turns(self, work: Sequence[Item]) -> Iterator[tuple[Item, SolveOptions]]:
+        """Pieces of work, each with options for an equal part of the time left at its turn."""
+        for waiting, item in zip(reversed(range(len(work))), work, strict=True):
+            with self.scope(), part(equal_part(waiting)):
+                own = self.in_scope(self.progress, self.stop)
+            yield item, own
 
     @property
     def detached(self) -> SolveOptions:

@@ -10,7 +10,7 @@ from functools import cached_property
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt.cancellation import DrivenResult, checkpoint, driven, over, part, scope, shield
+from ppopt.cancellation import DrivenResult, checkpoint, driven, over, scope, shield
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -300,24 +300,22 @@ class _Comparing:
         }
         results: dict[Layout, Result] = {}
         with scope(inf):
-            for index, (layout, problem) in enumerate(problems.items()):
-                place = f"placement {index + 1} of {len(problems)}, "
-                with self.request.scope(), part(1 / (len(problems) - index)):
-                    limited = self._options_at(place if len(problems) > 1 else "")
-                requested = None if index else hint
+            for (layout, problem), turn in self.request.turns(list(problems.items())):
+                place = f"placement {len(results) + 1} of {len(problems)}, "
+                own = self._told_at(turn, place if len(problems) > 1 else "")
+                requested = None if results else hint
                 start = requested or _start(problem, schedules, current)
                 with shield():
                     results[layout] = solve_problem(
-                        problem, limited, start, optional_hint=requested is None
+                        problem, own, start, optional_hint=requested is None
                     )
                 checkpoint()
         return results
 
-    def _options_at(self, place: str) -> SolveOptions:
-        """Options of a search in the time left, whose phases begin with a text."""
-        return self.request.in_scope(
-            lambda state: self.tell(state._replace(phase=place + state.phase)),
-            self.request.stop,
+    def _told_at(self, options: SolveOptions, place: str) -> SolveOptions:
+        """The options of a search, with progress whose phases begin with a text."""
+        return replace(
+            options, progress=lambda state: self.tell(state._replace(phase=place + state.phase))
         )
 
     def rows(

@@ -304,7 +304,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         proof=proof,
         certificate=proved.certificate,
         provenance=search.options.provenance,
-        solve_seconds=search.spent[point.limit],
+        solve_seconds=search.seconds(point.limit),
     )
     schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
     return FrontierPoint(

@@ -12,13 +12,13 @@ of the next larger limit. A limit that stays open is searched again, each time f
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, pairwise
 from math import inf
 
-from ppopt.cancellation import equal_part, over, part, seconds_left, shield, within
+from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
@@ -29,6 +29,17 @@ from ppopt.studies.limit_candidates import limits_of_any
 
 
 @dataclass
+class LimitSearches:
+    """The searches of one limit."""
+
+    tried: int = 0
+    """Number of searches that did not settle a target."""
+    seconds: float = 0.0
+    exhausted: bool = False
+    """Whether another search would end like the last one."""
+
+
+@dataclass
 class ParetoSearch:
     """The search of a memory/time frontier by bisection over limits."""
 
@@ -36,19 +47,17 @@ class ParetoSearch:
     """Problems that differ in placement and chunks; the best schedule of any counts."""
     options: SolveOptions
     """Options of all searches."""
-    curve: Curve = field(init=False)
-    """Schedules found and bounds proved."""
-    tried: Counter[int] = field(default_factory=Counter)
-    """Number of searches per limit, by index of the list of limits."""
-    spent: dict[int, float] = field(default_factory=lambda: defaultdict(float))
-    """Seconds of search per limit, in ticks of memory."""
-    given_up: set[int] = field(default_factory=set)
-    """Indices of the limits at which another search would end like the last one."""
     max_level: int | None = None
     """Maximum number of rounds of a search: the first search of a limit has no rounds of all
     methods, every further one has one more. None: searches are limited by seconds."""
     goal: int | None = None
     """Value to reach with less memory, in ticks; None: the best value found."""
+    curve: Curve = field(init=False)
+    """Schedules found and bounds proved."""
+    searches: defaultdict[int, LimitSearches] = field(
+        init=False, default_factory=lambda: defaultdict(LimitSearches)
+    )
+    """Searches of every limit, by index of the list of limits."""
 
     def __post_init__(self) -> None:
         limits = limits_of_any([problem.limits for problem in self.problems])
@@ -113,10 +122,7 @@ class ParetoSearch:
         problem = self.problem_of(schedule).of_configuration(schedule)
         if problem is None:
             return
-        narrow = replace(
-            self, problems=[problem], tried=Counter(), spent=defaultdict(float), given_up=set(),
-            max_level=self.max_level or 0,
-        )  # fmt: skip
+        narrow = replace(self, problems=[problem], max_level=self.max_level or 0)
         narrow.minimize_memory(schedule)
         self._take(point.schedule for point in narrow.curve.points)
 
@@ -165,7 +171,7 @@ class ParetoSearch:
             middle = (low + high) // 2
             if searched and limits[high] - limits[middle] < self._params.edge_step * limits[high]:
                 return True
-            if middle in self.given_up:
+            if self.searches[middle].exhausted:
                 return searched
             self._search(middle, self._goal)
             searched = True
@@ -187,12 +193,14 @@ class ParetoSearch:
     def _next(self) -> Segment | None:
         """Segment to search next: untried ones of a large step first, then large gaps."""
         useful = (
-            segment for segment in self.curve.open() if self._index(segment) not in self.given_up
+            segment
+            for segment in self.curve.open()
+            if not self.searches[self._index(segment)].exhausted
         )
         return min(useful, key=self._urgency, default=None)
 
     def _urgency(self, segment: Segment) -> tuple[int, Value]:
-        tries = self.tried[self._index(segment)]
+        tries = self.searches[self._index(segment)].tried
         if segment.value == inf:
             return tries - 1, -inf
         if not tries and segment.step < self._params.worth * segment.value:
@@ -206,56 +214,57 @@ class ParetoSearch:
         If all limits have been tried, the one with the fewest tries.
         """
         first, last = segment.first, segment.last
-        tried = [index for index in sorted(self.tried) if first <= index <= last]
+        known = sorted(self.searches.items())
+        tried = [index for index, each in known if each.tried and first <= index <= last]
         edges = [first - 1, *tried, last + 1]
         gap, start = max((b - a, -a) for a, b in pairwise(edges))
         if gap > 1:
             return -start + gap // 2
-        return min(tried, key=lambda index: (index in self.given_up, self.tried[index], index))
+        searches = self.searches
+        return min(tried, key=lambda at: (searches[at].exhausted, searches[at].tried, at))
 
     @property
     def _min_seconds(self) -> float:
         """Minimum seconds of a search: the time of the largest limit, if that is proved."""
-        largest, best = (
-            self.curve.limits[self._last],
-            self.curve.best(self.curve.limits[self._last]),
-        )
+        largest = self.curve.limits[self._last]
+        best = self.curve.best(largest)
         is_proved = best is not None and self.curve.lower_bound(largest) == best.value
-        taken = self.spent[largest] if is_proved else 0.0
+        taken = self.searches[self._last].seconds if is_proved else 0.0
         params, operations = self._params, self.problems[0].problem.num_operations
         return max(params.min_seconds, params.per_operation * operations, taken)
 
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
-        if index == self._last and not self.tried[index] and self.problems[0].decisions:
+        tried = self.searches[index].tried
+        if index == self._last and not tried and self.problems[0].decisions:
             return self._params.first * seconds_left()
         matter = min(len(self.curve.limits), 2 * self.problems[0].problem.pipeline.num_devices + 4)
         first = max(self._min_seconds, self.options.time_limit / matter)
-        return min(seconds_left(), first * (1 << min(self.tried[index], self._params.doublings)))
+        return min(seconds_left(), first * (1 << min(tried, self._params.doublings)))
 
     def _search(self, index: int, target: int | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
-        limit = self.curve.limits[index]
+        limit, searches = self.curve.limits[index], self.searches[index]
         by_work = self.max_level is not None
         seconds = max(seconds_left(), self._params.min_seconds) if by_work else self._seconds(index)
         with within(seconds):
             options = self.options.in_scope(self._tell(limit))
-        before = self.spent[limit]
         with shield():
-            self._search_problems(limit, options, target, self.tried[index] if by_work else None)
+            level = searches.tried if by_work else None
+            spent = self._search_problems(limit, options, target, level)
+        searches.seconds += spent
         if target is not None and self._is_settled(limit, target):
             return
-        self.tried[index] += 1
-        if self.max_level is not None:
-            if self.tried[index] > self.max_level:
-                self.given_up.add(index)
-        elif max(self._params.given_up, 2 * (self.spent[limit] - before)) < seconds:
-            self.given_up.add(index)
+        searches.tried += 1
+        if self.max_level is None:
+            searches.exhausted |= max(self._params.given_up, 2 * spent) < seconds
+        else:
+            searches.exhausted |= searches.tried > self.max_level
 
     def _search_problems(
         self, limit: int, options: SolveOptions, target: int | None, level: int | None
-    ) -> None:
-        """Search every problem within a limit, that of the best schedule first.
+    ) -> float:
+        """Search every problem within a limit, that of the best schedule first; return the seconds.
 
         Each ends at the best value of those before it. Those that are still open have the time that
         others left, unless work limits the search.
@@ -266,24 +275,26 @@ class ParetoSearch:
             self.problems, key=lambda problem: not any(map(problem.comparable, starts[:1]))
         )
         best: Value = inf
+        total = 0.0
         spent: dict[str, float] = {}
-        for waiting, problem in [
-            *zip(reversed(range(len(order))), order, strict=True),
-            *((0, problem) for problem in order[:-1] if level is None),
-        ]:
+        late = [[problem] for problem in order[:-1] if level is None]
+        for problem, turn in chain(*map(options.turns, [order, *late])):
             settled = target is not None and best <= target
-            with options.scope(), part(equal_part(waiting)):
-                turn = options.in_scope(options.progress)
-                is_late = seconds_left() <= spent.get(problem.name, 0)
+            is_late = turn.deadline.left <= spent.get(problem.name, 0)
             is_closed = settled or problem.bounds.lower_bound(limit) >= best
             if spent and (is_closed or is_late):
                 continue
             result = problem.search(limit, starts, turn, target, level, best)
             spent[problem.name] = result.solve_seconds
-            self.spent[limit] += result.solve_seconds
+            total += result.solve_seconds
             if result.schedule is not None and result.value_ticks is not None:
                 self._take((result.schedule,))
                 best = min(best, result.value_ticks)
+        return total
+
+    def seconds(self, limit: int) -> float:
+        """Seconds of search at the smallest limit that allows a peak, both in ticks."""
+        return self.searches[bisect_left(self.curve.limits, limit)].seconds
 
     def _is_settled(self, limit: int, target: int) -> bool:
         """Whether a schedule within a limit reaches a target, or bounds exclude it."""

@@ -326,7 +326,7 @@ def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> Non
     problem = FrontierProblem(split(Pipeline(stages=2, batches=3)))
     explorer = frontier_search.ParetoSearch([problem], checked_options(60, 1))
     assert list(explorer.curve.limits) == [1, 2, 3]
-    explorer.tried[1] = 5000
+    explorer.searches[1].tried = 5000
     with within(60):
         assert 0 < explorer._seconds(1) <= 60
 
