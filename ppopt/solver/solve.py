@@ -121,14 +121,17 @@ def search_decisions(
     *,
     effort: Effort = ANY_EFFORT,
     target: int | None = None,
+    choice: Choice | None = None,
 ) -> Result:
     """Search from known schedules and a known bound, with the open decisions of the pipeline.
 
     Without open decisions, the level of the effort is a limit on the rounds of all methods. With a
-    target, in ticks, bounds of all configurations first try to exclude it.
+    target, in ticks, bounds of all configurations first try to exclude it. `choice` has the
+    configurations; None: all of the pipeline, in any order.
     """
-    with options.scope():
-        choice = choice_of(problem)
+    if choice is None:
+        with options.scope():
+            choice = choice_of(problem)
     if choice is None:
         max_rounds = None if effort.level == inf else int(effort.level)
         return search_from(start, problem, options.with_max_rounds(max_rounds))

@@ -42,6 +42,7 @@ from ppopt.studies.baselines import comparable
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.first_schedules import in_best_configuration
 from ppopt.studies.frontier_curve import LimitBounds, Proved, Value
+from ppopt.studies.strategy_search import StrategySearch
 
 NUM_FIRST_LIMITS = 12
 """Number of limits at which strategies are evaluated before the search."""
@@ -76,10 +77,11 @@ class FrontierProblem:
     minimum_text = ""
     """Why there is none below."""
 
-    def __init__(self, problem: Problem) -> None:
-        """Raises InputError if a frontier cannot be searched.
+    def __init__(self, problem: Problem, strategy: StrategySearch | None = None) -> None:
+        """With a strategy, the schedules are those of its configurations.
 
-        Raises NotApplicableError if the limits at which an optimum can change are not known.
+        Raises InputError if a frontier cannot be searched, and NotApplicableError if the limits at
+        which an optimum can change are not known.
         """
         traits, pipeline = traits_of_any(problem), problem.pipeline
         refuse_unhandled("frontier: it", traits, PEAKS.handles, "solve within single limits")
@@ -91,6 +93,7 @@ class FrontierProblem:
         with scope(-inf):
             choice_of(problem)
         self.problem, self.decisions = problem, pipeline.open_decisions
+        self._strategy = strategy
         self.name = placement_name(pipeline)
         self._listed: Problem | None = None
         """Problem without open decisions, whose peaks are those in any order; None: partition,
@@ -192,19 +195,30 @@ class FrontierProblem:
         limited = limit_candidates.with_limit(pipeline, self.memory(limit))
         problem = replace(self.problem, pipeline=limited)
         starts = tuple(filter(self.comparable, schedules))
+        choice = None
+        if self._strategy is not None:
+            choice = self._strategy.on(limited, (start.pipeline for start in starts))
         result = search_decisions(
             WarmStart(schedules=starts, bound=self.bounds.bound(limit).bound),
             problem,
             _until_settled(options, target, useless),
             effort=ANY_EFFORT if level is None else Effort(level, params.quick << level),
             target=target,
+            choice=choice,
         )
         self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
+        if choice is not None and choice.fits:
+            schedule = choice.schedule()
+            value = schedule.metrics.value_ticks(problem.objective)
+            result = replace(result, schedule=schedule, value_ticks=value)
         return result
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
-        """Problem of the configuration of a schedule; None if there is only one configuration."""
-        if not self.decisions:
+        """Problem of the configuration of a schedule; None if it has no others to choose from.
+
+        A configuration of a strategy has one schedule.
+        """
+        if not self.decisions or self._strategy is not None:
             return None
         pipeline = replace(schedule.pipeline, mem_limit=self.problem.pipeline.limits)
         return FrontierProblem(replace(self.problem, pipeline=pipeline))

@@ -7,24 +7,12 @@ from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
-from ppopt.cancellation import checkpoint, equal_part, over, part, scope, shield, turns
-from ppopt.problem.cost_table import ZERO
-from ppopt.problem.decisions import Decisions
+from ppopt.cancellation import checkpoint, equal_part, scope, turns
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial
-from ppopt.solver.partitions.partition_bounds import memory_of_all
-from ppopt.solver.partitions.space import space_of
-from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import LeastMemory, WithinShare
-from ppopt.studies.strategy_search import StrategySearch
-
-DESCENT_SHARE = 0.5
-"""Share of the time left for the descents of a strategy with one limit."""
-MEMORY_STEP = Fraction(1, 200)
-"""Precision of the bisection for the minimum memory of a strategy, as a share of the memory."""
-
 
 Tell = Callable[[str], None]
 """Receives the phases of a search."""
@@ -35,18 +23,11 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
 
     The best schedule is then that of minimum memory.
     """
-    if candidate.strategy is None:
-        search = _search_memory(candidate, None, tell)
-        point, (problem,) = search.curve.points[-1], search.problems
-        pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
-        candidate.take(replace(point.schedule, pipeline=pipeline))
-        return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
-    tell(f"{candidate.configuration}, memory")
-    candidate.strategy.descend()
-    candidate.update()
-    peak = candidate.peak
-    assert peak is not None
-    return LeastMemory(peak, peak if candidate.strategy.conclusive else _min_peak(candidate))
+    search = _search_memory(candidate, None, tell)
+    point, (problem,) = search.curve.points[-1], search.problems
+    pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
+    candidate.take(replace(point.schedule, pipeline=pipeline))
+    return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
 
 
 def within_share(
@@ -104,9 +85,6 @@ def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> W
 
     The best schedule does not change.
     """
-    if candidate.strategy is not None:
-        value = candidate.problem.pipeline.ticks.time(max_time) / candidate.weight
-        return _bisect_memory(candidate, candidate.strategy, value)
     search = _search_memory(candidate, max_time // candidate.weight, tell)
     point, (problem,) = search.min_memory_point, search.problems
     memory = map(problem.memory, (point.limit, search.min_limit))
@@ -114,49 +92,12 @@ def _min_memory_within(candidate: PlanCandidate, max_time: int, tell: Tell) -> W
 
 
 def _search_memory(candidate: PlanCandidate, goal: int | None, tell: Tell) -> ParetoSearch:
-    """Search all orders for less memory, from the best schedule on; returns the ended search."""
+    """Search for less memory, from the best schedule on; return the ended search."""
     schedule, options = candidate.schedule, candidate.options
     assert schedule is not None
     options = options.in_scope(lambda state: tell(state.phase))
     max_level = options.params.plan.memory_max_level
-    problem = FrontierProblem(candidate.problem)
+    problem = FrontierProblem(candidate.problem, candidate.strategy)
     search = ParetoSearch([problem], options, max_level=max_level, goal=goal)
     search.minimize_memory(schedule)
     return search
-
-
-def _bisect_memory(
-    candidate: PlanCandidate, strategy: StrategySearch, value: Fraction
-) -> WithinShare:
-    """Bisect the memory limit of every device of a strategy.
-
-    A limit without a schedule of that speed is not proved infeasible.
-    """
-    schedule, pipeline = candidate.schedule, candidate.problem.pipeline
-    assert schedule is not None
-    figures = objective_value(schedule, candidate.problem.objective), peak_memory(schedule)
-    point = WithinShare(candidate.configuration, *figures, None)
-    low = _min_peak(candidate) if pipeline.open_decisions & Decisions.OF_STRATEGY else point.memory
-    while point.memory - low > MEMORY_STEP * point.memory and not over():
-        limit = (low + point.memory) / 2
-        limits = [min(limit, own) for own in pipeline.limits or (limit,) * pipeline.num_devices]
-        with shield():
-            search = strategy.on(replace(pipeline, mem_limit=limits))
-            search.start_from(schedule.pipeline)
-        with part(DESCENT_SHARE):
-            search.descend()
-        if search.fits and search.value <= value:
-            schedule = search.schedule()
-            point = point._replace(value=search.value, memory=peak_memory(schedule))
-        else:
-            low = limit
-    return point
-
-
-def _min_peak(candidate: PlanCandidate) -> Fraction:
-    """Minimum memory of all devices together, spread evenly over them."""
-    if Decisions.PARTITION not in candidate.problem.pipeline.open_decisions:
-        return ZERO
-    with shield():
-        space = space_of(candidate.problem)
-        return Fraction(memory_of_all(space), space.num_devices) / space.grid.memory

@@ -10,7 +10,7 @@ Stuetzle, "Iterated Local Search", 2003), or from another start if that does not
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import Container, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import inf
@@ -115,12 +115,15 @@ class StrategySearch(Choice):
         self._failed = 0
         """Number of descents since one was better than the previous one."""
 
-    def on(self, pipeline: Pipeline) -> StrategySearch:
-        """Create a new search of the strategy on another pipeline."""
-        return StrategySearch(
+    def on(self, pipeline: Pipeline, starts: Iterable[Pipeline] = ()) -> StrategySearch:
+        """Create a new search of the strategy on another pipeline, from known configurations."""
+        search = StrategySearch(
             pipeline, self._strategy, self.problem.objective, self._options,
             accepts_partition=self._evaluator.accepts_partition, seed=self._seed,
         )  # fmt: skip
+        for start in starts:
+            search.start_from(start)
+        return search
 
     # The best configuration.
 
