@@ -520,6 +520,8 @@ class FrontierParams(NamedTuple):
     """Share of that time for the configuration of the best schedule alone."""
     edge_step: float = 0.01
     """Share of a limit to which a round of this search bisects; the next round searches longer."""
+    by_work: float = 0.5
+    """Maximum share of the remaining time for a search that its work limits."""
     bounding: float = 0.5
     """Share of the time of a search in which bounds first try to exclude its target."""
     quick: int = 8

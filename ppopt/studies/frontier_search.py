@@ -235,6 +235,8 @@ class ParetoSearch:
 
     def _seconds(self, index: int) -> float:
         """Seconds of a search: an equal share for every likely point, doubled with every try."""
+        if self.max_level is not None:
+            return max(self._params.by_work * seconds_left(), self._params.min_seconds)
         tried = self.searches[index].tried
         if index == self._last and not tried and self.problems[0].decisions:
             return self._params.first * seconds_left()
@@ -245,12 +247,11 @@ class ParetoSearch:
     def _search(self, index: int, target: int | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
         limit, searches = self.curve.limits[index], self.searches[index]
-        by_work = self.max_level is not None
-        seconds = max(seconds_left(), self._params.min_seconds) if by_work else self._seconds(index)
+        seconds = self._seconds(index)
         with within(seconds):
             options = self.options.in_scope(self._tell(limit))
+        level = None if self.max_level is None else searches.tried
         with shield():
-            level = searches.tried if by_work else None
             spent = self._search_problems(limit, options, target, level)
         searches.seconds += spent
         if target is not None and self._is_settled(limit, target):
