@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ppopt.cancellation import equal_share, part
+from ppopt.cancellation import turns
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.configuration import (
     Configuration,
@@ -72,12 +72,10 @@ class PlanProduct(ProductChoice):
     def bound(self, ceiling: int | None = None) -> None:
         """Bound the configurations that may be below the ceiling, in turns."""
         self._ceiling = ceiling
-        waiting = [prefix for prefix in self.ordered() if self._is_open(prefix, ceiling)]
-        while waiting:
-            prefix, *waiting = waiting
-            with part(equal_share(len(waiting))):
+        useful = [prefix for prefix in self.ordered() if self._is_open(prefix, ceiling)]
+        for prefix, turn in turns(useful):
+            with turn:
                 self._candidates[prefix].bound_partitions(ceiling, self._margin)
-            waiting = [prefix for prefix in waiting if self._is_open(prefix, ceiling)]
 
     def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
         return self._candidates[prefix].may_be_below(ceiling)

@@ -11,14 +11,12 @@ known partition can be better.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
-from operator import itemgetter
 from typing import Any
 
 from ppopt.cancellation import (
@@ -85,13 +83,13 @@ class PlanSearch:
         self._included = list(with_wider(of_all_orders, recompute=SEARCH))
         """Configurations of all orders whose schedules another one has, each with that one. They
         are bounded, but not searched by themselves."""
+        self._wider = [*self._included, *with_wider(self.candidates, strategy=SEARCHED)]
+        """The same with strategies, each with all orders of its configuration."""
         included = [candidate for candidate, _ in self._included]
         self._searched = [each for each in self.candidates if each not in included]
         """Configurations that are searched."""
         self._orders = [each for each in self._searched if each.strategy is None]
         """Those of all orders."""
-        self._hints: list[tuple[PlanCandidate, int, Schedule]] = []
-        """Schedules from which the next search starts, with their configurations and values."""
         reporting = replace(
             options, progress=lambda state: self.tell(state.phase, state.value_ticks),
             stop=None if options.stop is None else self._stops,
@@ -130,8 +128,7 @@ class PlanSearch:
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             self._for_each_count(self.baselines.refine)
         self.start_from(baseline.schedule for baseline in self.baselines.results)
-        if self._hints:
-            self._turn(share, self._search.follow_hints)
+        self._turn(share, self._search.follow_hints)
 
     def _for_each_count(self, run: Callable[[int], None]) -> None:
         """Run for every number of microbatches, each in an equal part of the time left."""
@@ -195,7 +192,8 @@ class PlanSearch:
             value = best.metrics.value_ticks(objective) * candidate.weight
             if known_value is None or value < known_value:
                 candidate.take(best)
-                self._hints.append((candidate, value, best))
+                if candidate in self._orders:
+                    self._search.hint(best)
 
     def run(self) -> Plan:
         """Search until proof, or until an enclosing scope ends."""
@@ -234,10 +232,9 @@ class PlanSearch:
             self._bound(self._params.quick_bounding)
             self._turn(1.0, self._search.follow_hints)
             return
-        num_placements = len({placement for placement, _, _ in self._useful_hints})
 
         def first() -> None:
-            self._search.follow_hints(num_placements)
+            self._search.follow_hints(each=1)
             if self.first_improvement is None:
                 self._search.schedule_first(self._params.first_quick * len(self._orders))
 
@@ -266,7 +263,8 @@ class PlanSearch:
 
         The first is searched even if time is up, the others up to `GRACE` seconds later.
         """
-        with shield(), within(seconds_left() + GRACE):
+        left = seconds_left()
+        with shield(), within(left + GRACE):
             for _ in self._searched:
                 if self.state.value is None:
                     self._turn(1.0, partial(self._search.search, Effort(0, 1)))
@@ -291,8 +289,7 @@ class PlanSearch:
         with scope(inf):
             self._search.enumerate_listed()
         self._note("bounds")
-        for candidate, wider in self._included:
-            candidate.raise_to(wider)
+        for candidate, _ in self._included:
             if self._is_open(candidate):
                 with part(share * self._params.included_bounding):
                     candidate.bound_partitions(self.state.end, self._params.margin)
@@ -307,22 +304,11 @@ class PlanSearch:
         self._turn(share, lambda: self._search.improve(seconds_left()))
 
     def _turn(self, share: float, step: Callable[[], None]) -> None:
-        """Do a step of the search in a share of the time left, unless the search is over.
-
-        The best hint of every placement comes first.
-        """
-        if self._search.over:
-            return
-        hints, ranks = [], Counter[tuple[Any, ...]]()
-        for placement, value, hint in sorted(self._useful_hints, key=itemgetter(1)):
-            hints.append((ranks[placement], value, hint))
-            ranks[placement] += 1
-        self._hints.clear()
-        for _, _, hint in sorted(hints, key=itemgetter(0, 1), reverse=True):
-            self._search.hint(hint)
-        with part(share):
-            step()
-        self._note("configurations")
+        """Do a step of the search in a share of the time left, unless the search is over."""
+        if not self._search.over:
+            with part(share):
+                step()
+            self._note("configurations")
 
     def _stops(self, state: Progress) -> bool:
         """Whether the caller ends the search, with this state of the search."""
@@ -330,23 +316,11 @@ class PlanSearch:
             self._state(state.phase, state.value_ticks)
         )
 
-    @property
-    def _useful_hints(self) -> list[tuple[tuple[Any, ...], int, Schedule]]:
-        """Hints of open configurations, each with its placement and its value."""
-        return [
-            (candidate.configuration[:3], value, hint)
-            for candidate, value, hint in self._hints
-            if candidate in self._orders and self._is_open(candidate)
-        ]
-
     def _note(self, phase: str) -> None:
-        """Update and report the state after a search or a bound.
-
-        The bounds of strategies are those of all orders of the same configuration, or higher.
-        """
+        """Update and report the state after a search or a bound."""
         for candidate in self._searched:
             candidate.update()
-        for candidate, wider in with_wider(self.candidates, strategy=SEARCHED):
+        for candidate, wider in self._wider:
             candidate.raise_to(wider)
         self.state.raise_bound()
         self.tell(phase)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 from random import Random
 
 import pytest
@@ -177,8 +178,7 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
     assert values == sorted(values, reverse=True)
     for start in starts:
         search.start_from([start])
-    search._turn(1.0, lambda: None)
-    followed = [hint.pipeline.counts for hint in reversed(search._search._hints)]
+    followed = [each.key[1:] for each in search._search._hinted_configurations(inf)]
     assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]
 
 

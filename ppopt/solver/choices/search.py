@@ -9,13 +9,14 @@ a second searches several configurations at once (`ppopt.solver.choices.search_p
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.cancellation import scope, seconds_left, within
 from ppopt.problem.problem import Problem
@@ -92,10 +93,12 @@ class ConfigurationSearch:
         """Level at which configurations are searched next."""
         self._raised: set[int] = set()
         """Levels at which bounds were raised by subsets of devices."""
-        self._first_keys: Iterator[Key] | None = None
-        """Remaining configurations to schedule first; None: not begun."""
-        self._hints = list(reversed(start_schedules))
+        self._first_keys = iter(choice.first())
+        """Remaining configurations to schedule first."""
+        self._hints = list(start_schedules)
         """Schedules whose configurations are to be scheduled next."""
+        self._followed: Counter[tuple[Any, int]] = Counter()
+        """Number of schedules followed so far, by placement and microbatches."""
         self._first: list[Configuration] = []
         """Configurations scheduled first."""
         self._listed = False
@@ -132,13 +135,13 @@ class ConfigurationSearch:
         self._effort = ANY_EFFORT
         self.exhausted |= self.state.finished
 
-    def follow_hints(self, number: int | None = None) -> None:
+    def follow_hints(self, each: float = inf) -> None:
         """Schedule the configurations of known schedules from them.
 
-        `number`: how many of these schedules; None: all.
+        The best schedule of every placement comes first. `each`: how many of a placement.
         """
         with scope(inf):
-            self._solve_all(islice(self._hinted_configurations(), number), 0)
+            self._solve_all(self._hinted_configurations(each), 0)
 
     def schedule_first(self, number: int | None = None) -> None:
         """Schedule so many of the first candidates, without their bounds; None: all."""
@@ -211,22 +214,16 @@ class ConfigurationSearch:
     def _begin(self) -> None:
         """Schedule the first candidates quickly, then those with the smallest bounds."""
         try:
-            self._schedule_first()
+            for anchor in self.choice.required_candidates():
+                self._solve_all([self._at(anchor)], 0, always=True)
+            self._solve_all(self._first_configurations(), 0)
         finally:
             self._driver.begun = True
         self._raise_at(0)
         self._solve_all(self._open()[: self._params.quick], 0)
 
-    def _schedule_first(self) -> None:
-        """Schedule the first candidates quickly."""
-        for anchor in self.choice.required_candidates():
-            self._solve_all([self._at(anchor)], 0, always=True)
-        self._solve_all(self._first_configurations(), 0)
-
     def _first_configurations(self) -> Iterator[Configuration]:
         """Remaining configurations to schedule first."""
-        if self._first_keys is None:
-            self._first_keys = iter(self.choice.first())
         while not self.over and not self._quick_spent:
             key = next(self._first_keys, None)
             if key is None:
@@ -237,9 +234,18 @@ class ConfigurationSearch:
             self._first.append(self._at(key))
             yield self._first[-1]
 
-    def _hinted_configurations(self) -> Iterator[Configuration]:
+    def _hinted_configurations(self, each: float) -> Iterator[Configuration]:
+        def order(schedule: Schedule) -> tuple[int, float]:
+            batches = schedule.pipeline.batches
+            value = schedule.metrics.value_ticks(self._problem.objective)
+            return self._followed[schedule.pipeline.hosts, batches], value / batches
+
         while self._hints and not self.over and not self._quick_spent:
-            schedule = self._hints.pop()
+            self._hints.sort(key=order)
+            if order(self._hints[0])[0] >= each:
+                return
+            schedule = self._hints.pop(0)
+            self._followed[schedule.pipeline.hosts, schedule.pipeline.batches] += 1
             key = self.choice.key(schedule.pipeline)
             if key is not None and not self._is_searched_from_better(key, schedule):
                 self._tasks.start_from(key, schedule)
