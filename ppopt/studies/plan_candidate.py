@@ -159,8 +159,8 @@ class PlanCandidate:
             self.take(strategy.schedule())
 
     @shield()
-    def take(self, schedule: Schedule) -> None:
-        """Use a schedule that belongs to the configuration, if it is better than the best one.
+    def take(self, schedule: Schedule) -> bool:
+        """Use a schedule that belongs to the configuration; return whether it is better.
 
         The name of its placement becomes that of the configuration: interleaved stages, one per
         device, have the layout of linear ones.
@@ -170,7 +170,9 @@ class PlanCandidate:
         result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
         assert named.grid.time == own.grid.time, "configurations share ticks"
         value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
-        self.state.offer(Configuration((), 0, weight=self.weight, result=result, value=value))
+        taken = Configuration((), 0, weight=self.weight, result=result, value=value)
+        self.state.offer(taken)
+        return self.state.best is taken
 
     # Reports.
 

@@ -182,18 +182,12 @@ class PlanSearch:
 
     def start_from(self, schedules: Iterable[Schedule]) -> None:
         """Start every configuration from its best schedule of these, if that is better."""
-        objective, known = self.set_up.objective, list(schedules)
-        for candidate in self.candidates:
-            own = [schedule for schedule in known if candidate.contains(schedule)]
-            best = min(own, key=lambda start: start.metrics.value_ticks(objective), default=None)
-            if best is None:
-                continue
-            known_value = candidate.state.value
-            value = best.metrics.value_ticks(objective) * candidate.weight
-            if known_value is None or value < known_value:
-                candidate.take(best)
-                if candidate in self._orders:
-                    self._search.hint(best)
+        objective = self.set_up.objective
+        for schedule in sorted(schedules, key=lambda start: start.metrics.value_ticks(objective)):
+            for candidate in self.candidates:
+                better = candidate.contains(schedule) and candidate.take(schedule)
+                if better and candidate in self._orders:
+                    self._search.hint(schedule)
 
     def run(self) -> Plan:
         """Search until proof, or until an enclosing scope ends."""
@@ -301,7 +295,7 @@ class PlanSearch:
         Rounds divide their time between configurations and partitions. Methods that improve large
         pipelines most, such as windows, have no long turn in them.
         """
-        self._turn(share, lambda: self._search.improve(seconds_left()))
+        self._turn(share, self._search.improve)
 
     def _turn(self, share: float, step: Callable[[], None]) -> None:
         """Do a step of the search in a share of the time left, unless the search is over."""

@@ -162,20 +162,16 @@ class ConfigurationSearch:
         ):
             yield
 
-    def improve(self, seconds: float) -> None:
-        """Improve the best schedules for about so long; bounds are not raised.
+    def improve(self) -> None:
+        """Improve the best schedules in the time left; bounds are not raised.
 
         It ends earlier if the last contender is improved in vain, and at once if no contender is
         new and the best one has not changed since, or if the import of the methods would take most
         of the time.
         """
-        with within(seconds):
-            self._improve(seconds)
-
-    def _improve(self, seconds: float) -> None:
+        seconds, driver = seconds_left(), self._driver
         if not can_load_portfolio(IMPORT_SHARE * seconds):
             return
-        driver = self._driver
         race = SuccessiveHalving(
             self._contenders.among(self.state.open),
             seconds,
@@ -270,7 +266,8 @@ class ConfigurationSearch:
             if level > self._effort.level:
                 return
             if self._options.workers > 1 and spent >= self._params.min_spent:
-                self.improve(min(spent, self._params.improving * seconds_left()))
+                with within(min(spent, self._params.improving * seconds_left())):
+                    self.improve()
             self._raise_at(level)
             if self._solve_all(self._chosen(level), level):
                 self._level += 1
