@@ -15,7 +15,11 @@ of stage v to the start of its backward. There are m microbatches.
 
 1. *Work and forced idle time*: head + m sum(forward + backward) + idle. Between the start of the
    first F and the start of the first backward of stage v there is a round trip, in which only F
-   run, as many as fit into memory. Between the end of the last F of stage v and its backward there
+   run, as many as fit into memory and arrive in time: F of stage k and microbatch j starts at least
+   j times the longest F of earlier stages after its first possible start, at a delay a. So in the
+   time w after the head, at most ceil((w - a) / longest) F of stage k start. This bounds the idle
+   time of every w up to the first backward. Between the end of the last F of stage v and its
+   backward there
    is another round trip, in which only backwards of live microbatches run. If not all microbatches
    fit into memory, the first wait ends before the second begins.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
@@ -47,10 +51,10 @@ which only shortens their delays.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cached_property
-from itertools import pairwise
-from typing import NamedTuple
+from itertools import chain, pairwise
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -73,14 +77,13 @@ class Hosted(NamedTuple):
     """Recompute time, added to every backward."""
     saved: Ints | int = 0
     """Memory that its F does not retain; its backward allocates it at its start."""
+    longest_before: Ints | int = 0
+    """Lower bound of the longest F of earlier stages, for makespan; 0: unknown."""
 
     def at(self, selected: Ints) -> Hosted:
         """Select choices."""
-        recompute_time, saved = (
-            row if isinstance(row, int) else row[selected]
-            for row in (self.recompute_time, self.saved)
-        )
-        return Hosted(self.stage, self.low[selected], self.high[selected], recompute_time, saved)
+        rows: Iterator[Any] = (row if isinstance(row, int) else row[selected] for row in self[1:])
+        return Hosted(self.stage, *rows)
 
     @classmethod
     def joined(cls, stages: Sequence[Hosted]) -> Hosted:
@@ -145,6 +148,27 @@ def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
     return (backward_times(space, 0 * high, high).minimum - space.sums.gradient_time[high]) * slow
 
 
+def with_longest_before(
+    space: PartitionSpace, devices: Iterable[Sequence[Hosted]]
+) -> list[list[Hosted]]:
+    """Stages of several devices, each with the longest F of earlier stages.
+
+    The longest of consecutive stages of other devices is at least as long as their mean.
+    """
+    hosted = [list(stages) for stages in devices]
+    if space.span:
+        return hosted
+    forward, stage, layers = space.sums.forward, 0, 0 * hosted[0][0].low
+    longest, before = layers, {}
+    for own in sorted(chain(*hosted), key=lambda own: own.stage):
+        between = (forward[own.low] - forward[layers]) * space.min_slowness
+        longest = np.maximum(longest, -(-between // max(1, own.stage - stage)))
+        before[own.stage] = own._replace(longest_before=longest)
+        time = (forward[own.high] - forward[own.low]) * space.slowness_of(space.hosts[own.stage])
+        longest, stage, layers = np.maximum(longest, time), own.stage + 1, own.high
+    return [[before[own.stage] for own in stages] for stages in hosted]
+
+
 def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> DeviceBound:
     """The largest bound of a device by all arguments of this module."""
     own = _Device(space, device, tuple(hosted), space.batches)
@@ -168,6 +192,7 @@ def device_bound(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -
 
 def _stage_alone(space: PartitionSpace, device: int, stage: Hosted) -> DeviceBound:
     """Bound of one stage alone on a device, computed once for equal layers if possible."""
+    stage = stage._replace(longest_before=0)
     key = stage.low * (space.num_layers + 1) + stage.high
     _, first_indices, same = np.unique(key, return_index=True, return_inverse=True)
     different = stage.at(first_indices)
@@ -375,13 +400,29 @@ class _Device:
         return None if self.headroom is None else self.headroom - self._allocated_by_b
 
     def _wait(self, first: int = 0) -> Ints:
-        """Idle time between the first F of a hosted stage and the first backward."""
+        """Idle time between the first possible F of a hosted stage and the first backward."""
         stages = range(first, len(self.hosted))
-        forwards = [
-            KnapsackItems(self.forward[k], self.activation[k], self.batches) for k in stages
-        ]
-        way = self._down(first) + self.round_trip
-        return np.asarray(np.maximum(0, way - max_work(forwards, self._waiting_headroom)))
+        delays = [self._down(first) - self._down(k) for k in stages]
+        ends = [*delays[1:], self._down(first) + self.round_trip]
+        for k, delay in zip(stages, delays, strict=True):
+            every = self.hosted[k].longest_before
+            step: Ints = np.maximum(every, 1)
+            if not isinstance(every, int):
+                ends += [delay + (end - delay) // step * every for end in ends]
+        idle: Ints = 0 * self.live
+        for end in ends:
+            forwards = [
+                KnapsackItems(self.forward[k], self.activation[k], self._arriving(k, end - delay))
+                for k, delay in zip(stages, delays, strict=True)
+            ]
+            idle = np.maximum(idle, end - max_work(forwards, self._waiting_headroom))
+        return idle
+
+    def _arriving(self, k: int, window: Ints) -> Ints:
+        """Maximum number of F of a hosted stage that start in a window after its first one."""
+        every = self.hosted[k].longest_before
+        arriving = np.where(every > 0, -(-window // np.maximum(every, 1)), self.batches)
+        return np.where(window > 0, np.minimum(arriving, self.batches), 0)
 
     def _unfinished(self, times: list[Ints]) -> Ints:
         """Maximum backward work of other microbatches that remains when the last F starts.
@@ -485,8 +526,8 @@ class _Device:
             yield np.maximum(fit, fit_until_w), arrives + self.backward[k]
 
     def _at(self, selected: Ints, batches: Ints, later: Ints) -> _Device:
-        """Select choices, with other numbers of microbatches that start later."""
-        hosted = tuple(stage.at(selected) for stage in self.hosted)
+        """Select choices, with other numbers of microbatches, all of which may arrive later."""
+        hosted = tuple(stage.at(selected)._replace(longest_before=0) for stage in self.hosted)
         return _Device(self.space, self.device, hosted, batches[selected], later[selected])
 
     def min_memory(self) -> Ints:

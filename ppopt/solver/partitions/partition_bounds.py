@@ -20,6 +20,7 @@ from ppopt.solver.partitions.layer_run_bounds import (
     DeviceBound,
     Hosted,
     first_stage_tail,
+    with_longest_before,
 )
 from ppopt.solver.partitions.option_bounds import chosen_bound, chosen_memory
 from ppopt.solver.partitions.partition_program import (
@@ -31,6 +32,7 @@ from ppopt.solver.partitions.partition_program import (
     ProgramTooLargeError,
     pattern_of,
 )
+from ppopt.solver.partitions.partitions_in_order import PartitionsInOrder
 from ppopt.solver.partitions.space import FOREVER, TIMES, PartitionSpace
 
 SHARES = (0.0, 0.01, 0.02, 0.05)
@@ -81,10 +83,13 @@ def _hosted(space: PartitionSpace, partitions: Sequence[Counts]) -> list[list[Ho
     """Stages of every device, one entry per partition."""
     highs = np.cumsum(np.array(partitions), axis=1)
     lows = highs - np.array(partitions)
-    return [
-        [Hosted(stage, lows[:, stage], highs[:, stage]) for stage in stages]
-        for stages in space.hosted
-    ]
+    return with_longest_before(
+        space,
+        (
+            [Hosted(stage, lows[:, stage], highs[:, stage]) for stage in stages]
+            for stages in space.hosted
+        ),
+    )
 
 
 def every_partition(space: PartitionSpace) -> Iterator[Counts]:
@@ -211,8 +216,8 @@ class _DpBounds(CompleteBounds):
 
     def __init__(self, space: PartitionSpace, pattern: PlacementPattern) -> None:
         self._space, self._pattern = space, pattern
-        self._program: PartitionProgram | None = None
-        """Program of all partitions with bounds up to a ceiling; None: not started."""
+        self._order: PartitionsInOrder | None = None
+        """All partitions with bounds up to a ceiling; None: not started."""
         self._excluded = -1
         """Value that all bounds exceed, by earlier programs."""
         self._share = FIRST_CEILINGS[space.num_layers**2 > LARGE * space.num_stages]
@@ -222,14 +227,14 @@ class _DpBounds(CompleteBounds):
         """Whether some partition is within the ceiling, or none is within the memory limits."""
         highest = FOREVER - 1 if ceiling is None else ceiling
         while self._excluded < highest:
-            if self._program is None:
+            if self._order is None:
                 if ceiling is None and self._share >= PATIENCE and not self._fits:
                     self._excluded = FOREVER - 1
                     break
-                self._program = self._stated(self._next_ceiling(highest))
-            if self._program.min_bound < FOREVER:
+                self._order = PartitionsInOrder(self._stated(self._next_ceiling(highest)))
+            if self._order.min_bound < FOREVER:
                 return True
-            self._excluded, self._program = self._program.ceiling, None
+            self._excluded, self._order = self._order.program.ceiling, None
         return self._excluded == FOREVER - 1
 
     def _next_ceiling(self, highest: int) -> int:
@@ -241,13 +246,14 @@ class _DpBounds(CompleteBounds):
 
     @property
     def above(self) -> int:
-        so_far = -1 if self._program is None else self._program.min_bound_so_far - 1
+        order = self._order
+        so_far = -1 if order is None else min(order.program.ceiling, order.bound_so_far - 1)
         return max(self._excluded, so_far)
 
     @property
     def min_bound(self) -> int:
         self.find(None)
-        return FOREVER if self._program is None else self._program.min_bound
+        return FOREVER if self._order is None else self._order.min_bound
 
     @cached_property
     def _fits(self) -> bool:
@@ -271,21 +277,21 @@ class _DpBounds(CompleteBounds):
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:
         if self.min_bound == FOREVER:
             return iter(())
-        partitions = self._program_for(min(ceiling, FOREVER - 1)).in_order()
+        partitions = self._order_up_to(min(ceiling, FOREVER - 1))
         return takewhile(lambda pair: pair[0] <= ceiling, partitions)
 
     def most_even(self, share: float) -> Counts | None:
         if self.min_bound == FOREVER:
             return None
         ceiling = int(self.min_bound * (1 + share))
-        return self._program_for(ceiling).most_even(ceiling)
+        return self._order_up_to(ceiling).program.most_even(ceiling)
 
-    def _program_for(self, ceiling: int) -> PartitionProgram:
-        """Program of all partitions with bounds up to a ceiling."""
-        assert self._program is not None
-        if self._program.ceiling < ceiling:
-            self._program = self._stated(ceiling)
-        return self._program
+    def _order_up_to(self, ceiling: int) -> PartitionsInOrder:
+        """All partitions with bounds up to a ceiling."""
+        assert self._order is not None
+        if self._order.program.ceiling < ceiling:
+            self._order = PartitionsInOrder(self._stated(ceiling))
+        return self._order
 
     def _stated(self, ceiling: int, figure: BoundFunction = VALUE) -> PartitionProgram:
         return PartitionProgram(self._space, self._pattern, ceiling, figure)

@@ -17,8 +17,7 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from enum import Enum
 from functools import cached_property
-from heapq import heappop, heappush
-from itertools import count, product, starmap
+from itertools import product, starmap
 from operator import itemgetter
 from typing import NamedTuple
 
@@ -152,50 +151,12 @@ class PartitionProgram:
     def min_bound(self) -> int:
         """Minimum bound of all partitions; FOREVER if it is above the ceiling."""
         while True:
-            tail = min(self._first_stages, key=self._known_bound, default=None)
+            tail = min(self.first_stages, key=self.known_bound, default=None)
             if tail is None:
                 return FOREVER
-            if self._known_bound(tail) == FOREVER or self._is_exact(tail):
-                return self._known_bound(tail)
-            self._raise(tail)
-
-    @property
-    def min_bound_so_far(self) -> int:
-        """Lower bound of all partitions, as far as computed; -1: unknown.
-
-        A value above the ceiling need not be exact.
-        """
-        if not self._bounded or len(self._bounded) < len(self._first_stages):
-            return -1
-        return min(self.ceiling + 1, *(bounded.bound for bounded in self._bounded.values()))
-
-    def in_order(self) -> Iterator[tuple[int, Counts]]:
-        """Partitions with bounds up to the ceiling, and these bounds, the smallest first.
-
-        Best-first search over devices; among equal bounds the deepest node is expanded first.
-        """
-        heap: list[tuple[int, int, tuple[Runs, ...], int, int]] = []
-        waiting, pops = dict.fromkeys(self._first_stages), count(1)
-        while heap or waiting:
-            tail = min(waiting, key=self._known_bound, default=None)
-            if tail is not None and (not heap or self._known_bound(tail) < heap[0][0]):
-                if self._known_bound(tail) == FOREVER:
-                    waiting.clear()
-                elif not self._is_exact(tail):
-                    self._raise(tail)
-                else:
-                    del waiting[tail]
-                    for key, middle, runs in self._roots(tail, tail):
-                        heappush(heap, (key, 0, (runs,), tail, middle))
-                continue
-            if next(pops) % LOOK == 0:
-                checkpoint()
-            key, depth, path, tail, middle = heappop(heap)
-            if len(path) == self.space.num_devices:
-                yield key, self._counts(path)
-                continue
-            for bound, step in self._steps(path, tail, middle):
-                heappush(heap, (max(key, bound), depth - 1, (*path, step), tail, middle))
+            if self.known_bound(tail) == FOREVER or self.is_exact(tail):
+                return self.known_bound(tail)
+            self.raise_bound(tail)
 
     def most_even(self, ceiling: int) -> Counts | None:
         """Partition that minimises the sum of squared stage times, with a bound up to the ceiling.
@@ -203,10 +164,10 @@ class PartitionProgram:
         A stage time is F + backward. Partitions with the minimum bound may have very uneven stages.
         """
         evenest = []
-        for tail in sorted(self._first_stages):
-            while self._known_bound(tail) <= ceiling and not self._is_exact(tail):
-                self._raise(tail)
-            if self._known_bound(tail) <= ceiling:
+        for tail in sorted(self.first_stages):
+            while self.known_bound(tail) <= ceiling and not self.is_exact(tail):
+                self.raise_bound(tail)
+            if self.known_bound(tail) <= ceiling:
                 evenest.append(self._evenest(tail, ceiling))
         return min(evenest, key=itemgetter(0))[1] if evenest else None
 
@@ -396,7 +357,7 @@ class PartitionProgram:
     # The programs.
 
     @cached_property
-    def _first_stages(self) -> dict[int, list[int]]:
+    def first_stages(self) -> dict[int, list[int]]:
         """Possible tails of stage 0, each with the lengths of stage 0 that have it."""
         lengths: dict[int, list[int]] = {}
         for length in np.unique(self._choices_upto(0)[0].positions.first_run).tolist():
@@ -404,21 +365,21 @@ class PartitionProgram:
             lengths.setdefault(tail, []).append(length)
         return lengths
 
-    def _known_bound(self, tail: int) -> int:
+    def known_bound(self, tail: int) -> int:
         """Lower bound of partitions with a tail of stage 0; FOREVER: above the ceiling."""
         return self._bounded[tail].bound if tail in self._bounded else -1
 
-    def _is_exact(self, tail: int) -> bool:
+    def is_exact(self, tail: int) -> bool:
         """Whether some partition with that tail has this bound."""
         return tail in self._bounded and self._bounded[tail].counted == tail
 
-    def _raise(self, tail: int) -> None:
+    def raise_bound(self, tail: int) -> None:
         """Refine the bound of a tail: by the minimum tail of all, then by its own.
 
         So the work for a single tail is done only if the weaker bound does not exclude it.
         """
-        counted = tail if tail in self._bounded else min(self._first_stages)
-        bounds = (bound for bound, *_ in self._roots(tail, counted))
+        counted = tail if tail in self._bounded else min(self.first_stages)
+        bounds = (bound for bound, *_ in self.roots(tail, counted))
         self._bounded[tail] = _Bounded(counted, min(bounds, default=FOREVER))
 
     def _suffix(self, tail: int, level: int) -> Ints:
@@ -437,20 +398,20 @@ class PartitionProgram:
             )
         return levels[-1 - level]
 
-    def _roots(self, tail: int, counted: int) -> list[tuple[int, int, Runs]]:
+    def roots(self, tail: int, counted: int) -> list[tuple[int, int, Runs]]:
         """Choices of the first device for a tail of stage 0: minimum bound, middle cut, runs.
 
         `counted` is the tail that the bound uses.
         """
-        lengths, roots = self._first_stages[tail], []
+        lengths, roots = self.first_stages[tail], []
         for middle, _ in self._starts():
             if middle % LOOK == LOOK - 1:
                 checkpoint()
-            steps = self._steps((), counted, middle)
+            steps = self.steps((), counted, middle)
             roots += [(bound, middle, runs) for bound, runs in steps if runs.first in lengths]
         return roots
 
-    def _steps(self, path: tuple[Runs, ...], tail: int, middle: int) -> list[tuple[int, Runs]]:
+    def steps(self, path: tuple[Runs, ...], tail: int, middle: int) -> list[tuple[int, Runs]]:
         """Choices of the next device within the ceiling, with the minimum bound from there on."""
         choices = self._choices_upto(len(path))[len(path)]
         choices = choices.at(choices.positions.beginning_at(self._positions(path, middle)))
@@ -459,6 +420,12 @@ class PartitionProgram:
         bounds = np.maximum(choices.bound.with_tail(tail), rest)
         indices = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
+
+    def hosted_on(self, path: tuple[Runs, ...], middle: int) -> Iterator[list[Hosted]]:
+        """Stages of the devices of a path, each with one choice."""
+        for level, runs in enumerate(path):
+            positions = self._positions(path[:level], middle)
+            yield self._hosted(level, RunPositions(*np.array([(*positions, *runs)]).T))
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
         positions = {
@@ -471,7 +438,8 @@ class PartitionProgram:
             position = self._positions_after(position, runs)
         return position
 
-    def _counts(self, path: tuple[Runs, ...]) -> Counts:
+    def counts(self, path: tuple[Runs, ...]) -> Counts:
+        """Layers of every stage on a complete path."""
         firsts = [runs.first for runs in path]
         seconds = [runs.second for runs in path]
         if self.pattern is PlacementPattern.SINGLE:
@@ -495,7 +463,7 @@ class PartitionProgram:
         choices = self._choices_upto(level)[level]
         fits = choices.bound.with_tail(tail) <= ceiling
         if not level:
-            fits &= np.isin(choices.positions.first_run, self._first_stages[tail])
+            fits &= np.isin(choices.positions.first_run, self.first_stages[tail])
         return choices.positions.at(fits)
 
     def _square_suffix(self, tail: int, ceiling: int) -> list[np.ndarray]:
@@ -534,7 +502,7 @@ class PartitionProgram:
             middle = int(middles[best])
             runs = int(candidates.first_run[best]), int(candidates.second_run[best])
             path = (*path, Runs(*runs))
-        return total, self._counts(path)
+        return total, self.counts(path)
 
 
 class _Bounded(NamedTuple):
