@@ -52,16 +52,24 @@ class DeviceTime:
         """Time of all operations of a device."""
         return self._batches * sum(c.f + c.g + c.r for c in map(self._costs, stages))
 
-    def lower_bound(self, device: int, stages: tuple[StageRange, ...], first: int) -> int:
+    def lower_bound(
+        self,
+        device: int,
+        stages: tuple[StageRange, ...],
+        first: int,
+        rates: tuple[int, ...] | None = None,
+    ) -> int:
         """The largest lower bound of a device; `first` is the number of layers of stage 0.
+
+        `rates`: for each stage, a lower bound of the longest F of earlier stages, for makespan.
 
         For the device span only the work counts if layers have no backward: their stages need not
         wait for later stages.
         """
         if self._span and not self._sums.has_all_backwards:
             return self.work(stages)
-        bound = self._of_run(device, stages, first, self._batches)
-        if self._sums.limits is not None:
+        bound = self._of_run(device, stages, first, self._batches, rates=rates)
+        if self._sums.limits is not None and rates is None:
             bound = max(bound, self._repeated(device, stages, first))
         return bound
 
@@ -89,6 +97,11 @@ class DeviceTime:
         f, g, r = (self._slowed(stage.stage_id, time) for time in (f, g + stage.recompute_time, r))
         k -= stage.saved
         return Costs(f, g, r, k, min(p, k) if self._claim.either else p)
+
+    def mean_forward(self, stages: range, low: int, high: int) -> int:
+        """Lower bound of the longest F of consecutive stages with these layers: their mean."""
+        time = self._sums.forward[high] - self._sums.forward[low]
+        return self._slowed(stages[0], time) if len(stages) == 1 else -(-time // len(stages))
 
     def _slowed(self, stage: int, time: int) -> int:
         """A time on the fastest device, on that of a stage."""
@@ -120,9 +133,13 @@ class DeviceTime:
         sums, stage = self._sums, stages[position]
         if not self._span:
             return sums.forward[stage.low] + sums.down.up_to(stage.stage_id - 1, stage.low)
-        first = stages[0]
-        way = sums.forward[stage.low] - sums.forward[first.low] + _over(sums.down, first, stage)
-        return way + self._longer(stages[:position])[0]
+        return self._delay(stages, 0, position)
+
+    def _delay(self, stages: tuple[StageRange, ...], position: int, later: int) -> int:
+        """From the start of F of a stage to the earliest one of a later stage."""
+        sums, stage, last = self._sums, stages[position], stages[later]
+        way = sums.forward[last.low] - sums.forward[stage.low] + _over(sums.down, stage, last)
+        return way + self._longer(stages[position:later])[0]
 
     def _turn(self, stages: tuple[StageRange, ...], position: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
@@ -160,10 +177,11 @@ class DeviceTime:
         batches: int,
         later: int = 0,
         lowest: int = 0,
+        rates: tuple[int, ...] | None = None,
     ) -> int:
         """Bound of so many microbatches, by their operations from F of stage `lowest` on.
 
-        That F may first start `later` than it might.
+        That F may first start `later` than it might. `rates` as in `lower_bound`.
         """
         costs = [self._costs(stage) for stage in stages]
         headroom = self._headroom(device, stages)
@@ -180,8 +198,7 @@ class DeviceTime:
         other_backwards = backward - sum(c.g + c.r for c in costs) - undone
         bound = 0
         for low in range(lowest, len(stages)):
-            fillers = [Filler(c.f, c.k, batches) for c in costs[low:]]
-            idle = max(0, self._turn(stages, low) - filled(fillers, waiting))
+            idle = self._starved(stages, low, batches, waiting, rates)
             begun = later + self._head(stages, low) + batches * sum(c.f for c in costs[low:])
             bound = max(
                 bound, begun + backward + (idle + idle_after if tight else max(idle, idle_after))
@@ -191,6 +208,37 @@ class DeviceTime:
             last = begun + idle + backward - costs[0].g - costs[0].r - pending
             bound = max(bound, last + self._end(stages, 0, first))
         return bound
+
+    def _starved(
+        self,
+        stages: tuple[StageRange, ...],
+        low: int,
+        batches: int,
+        waiting: int | None,
+        rates: tuple[int, ...] | None,
+    ) -> int:
+        """Idle time between the earliest F of stage `low` and the first backward.
+
+        Only F run meanwhile: as many as fit into `waiting`, and none before its microbatch arrives.
+        Microbatches arrive at a stage at its earliest F, then at least its rate apart. So the idle
+        time up to any instant is a bound: F of later stages begin, or a last F arrives, at some.
+        """
+        delays = [self._delay(stages, low, k) for k in range(low, len(stages))]
+        instants = {*delays[1:], self._turn(stages, low)}
+        arrivals = list(zip(delays, (rates or (0,) * len(stages))[low:], strict=True))
+        for delay, rate in arrivals:
+            if rate:
+                instants |= {end - (end - delay) % rate for end in instants if end > delay}
+        idle = 0
+        for end in instants:
+            fillers = []
+            for (delay, rate), stage in zip(arrivals, stages[low:], strict=True):
+                c, count = self._costs(stage), batches if end > delay else 0
+                if rate:
+                    count = min(count, max(0, -((delay - end) // rate)))
+                fillers.append(Filler(c.f, c.k, count))
+            idle = max(idle, end - filled(fillers, waiting))
+        return idle
 
     def _undone(
         self, costs: list[Costs], batches: int, waiting: int | None, headroom: int | None

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import pairwise, product
 from time import monotonic
 from typing import NamedTuple
@@ -119,7 +119,9 @@ class _Choices:
         self._bound = claim.bound
         self._order = sorted(range(len(self._hosted)), key=lambda device: self._hosted[device][0])
         self._matters = [self._open_cuts(level) for level in range(len(self._order) + 1)]
-        self._barren: set[tuple[int, Cuts]] = set()
+        self._barren: dict[tuple[int, Cuts], list[tuple[int, ...]]] = {}
+        """The longest F of `_rates` with which choices lead to no open partition."""
+        self._rated = claim.bound is not None and not claim.span
         self._deadline = deadline
         own = self._sums
         layers = zip(own.forward, own.gradient, own.rest, strict=True)
@@ -147,6 +149,7 @@ class _Choices:
     def _with_choices(self, counts: tuple[int, ...]) -> Iterator[OpenPartition]:
         """The choices of layers of a partition that no device alone excludes."""
         runs = recompute.runs_of(counts)
+        ends = tuple(high for _, high in runs[:-1])
         each = []
         for device, hosted in enumerate(self._hosted):
             fronts = [self._recompute.choices(*runs[stage]) for stage in hosted]
@@ -158,7 +161,7 @@ class _Choices:
                     StageRange(stage, *runs[stage], *point[:2])
                     for stage, (point, _) in zip(hosted, combination, strict=True)
                 )
-                if not self._reaches(device, stages, counts[0]):
+                if not self._reaches(device, stages, ends):
                     open_.append(_union(chosen for _, chosen in combination))
             each.append(open_)
         for chosen in product(*each):
@@ -173,7 +176,11 @@ class _Choices:
             yield tuple(high - low for low, high in pairwise(ends))
             return
         key = level, tuple(cuts[level_cut] for level_cut in self._matters[level])
-        if key in self._barren or self._too_much_remains(level, cuts):
+        later = sorted(stage for device in self._order[level:] for stage in self._hosted[device])
+        rates = self._rates(cuts, later)
+        if any(map(partial(_none_above, rates), self._barren.get(key, ()))):
+            return
+        if self._too_much_remains(level, cuts):
             return
         if monotonic() > self._deadline:
             raise TimeoutError
@@ -186,7 +193,7 @@ class _Choices:
                 fruitful = True
                 yield counts
         if not fruitful:
-            self._barren.add(key)
+            self._barren.setdefault(key, []).append(rates)
 
     def _too_much_remains(self, level: int, cuts: Cuts) -> bool:
         """Whether one of the devices left must have too much work, even if all are the fastest."""
@@ -210,18 +217,41 @@ class _Choices:
                     StageRange(*stage[:3], *point[:2])
                     for stage, point in zip(stages, chosen, strict=True)
                 ),
-                self._end(cuts, 0),
+                cuts,
             )
             for chosen in product(*points)
         )
 
-    def _reaches(self, device: int, stages: tuple[StageRange, ...], first: int) -> bool:
+    def _reaches(self, device: int, stages: tuple[StageRange, ...], cuts: Cuts) -> bool:
         """Whether a device alone reaches the bound or exceeds its memory limit."""
         if self._bound is not None and self._times.work(stages) >= self._bound:
             return True
         if self._times.over_limit(device, stages):
             return True
-        return self._bound is not None and self._lower_bound(device, stages, first) >= self._bound
+        if self._bound is None:
+            return False
+        first = self._end(cuts, 0)
+        if self._lower_bound(device, stages, first) >= self._bound:
+            return True
+        rates = self._rates(cuts, [stage.stage_id for stage in stages])
+        return bool(rates) and self._lower_bound(device, stages, first, rates) >= self._bound
+
+    def _rates(self, cuts: Cuts, stages: Iterable[int]) -> tuple[int, ...]:
+        """Per stage, a lower bound of the longest F of earlier stages, by the cuts chosen so far.
+
+        Empty for device span: microbatches may all arrive before the first F of a device.
+        """
+        chosen = [(cut, end) for cut, end in enumerate(cuts) if end is not None]
+        bounds, before = [(0, 0)], (-1, 0)
+        for cut, end in chosen:
+            own = self._times.mean_forward(range(before[0] + 1, cut + 1), before[1], end)
+            bounds.append((cut + 1, max(own, bounds[-1][1])))
+            before = cut, end
+        return tuple(
+            max(longest for stage_after, longest in bounds if stage_after <= stage)
+            for stage in stages
+            if self._rated
+        )
 
     def _end(self, cuts: Cuts, stage: int) -> int:
         """Layers up to the end of a stage whose cut is chosen."""
@@ -256,6 +286,11 @@ class _Choices:
         later = {stage for device in self._order[level:] for stage in self._hosted[device]}
         own = {cut for stage in later for cut in (stage - 1, stage)}
         return sorted((own | {0}) & set(range(self._stages - 1)))
+
+
+def _none_above(rates: tuple[int, ...], smaller: tuple[int, ...]) -> bool:
+    """Whether none of the smaller rates is above its own."""
+    return all(low <= high for low, high in zip(smaller, rates, strict=True))
 
 
 def _union(chosen: Iterable[recompute.Layers]) -> recompute.Layers:
