@@ -223,9 +223,13 @@ class DeviceTime:
         Microbatches arrive at a stage at its earliest F, then at least its rate apart. So the idle
         time up to any instant is a bound: F of later stages begin, or a last F arrives, at some.
         """
+        turn = self._turn(stages, low)
+        if rates is None:
+            fillers = [Filler(c.f, c.k, batches) for c in map(self._costs, stages[low:])]
+            return max(0, turn - filled(fillers, waiting))
         delays = [self._delay(stages, low, k) for k in range(low, len(stages))]
-        instants = {*delays[1:], self._turn(stages, low)}
-        arrivals = list(zip(delays, (rates or (0,) * len(stages))[low:], strict=True))
+        arrivals = list(zip(delays, rates[low:], strict=True))
+        instants = {turn, *delays}
         for delay, rate in arrivals:
             if rate:
                 instants |= {end - (end - delay) % rate for end in instants if end > delay}

@@ -403,12 +403,12 @@ class _Device:
         """Idle time between the first possible F of a hosted stage and the first backward."""
         stages = range(first, len(self.hosted))
         delays = [self._down(first) - self._down(k) for k in stages]
-        ends = [*delays[1:], self._down(first) + self.round_trip]
+        ends = [self._down(first) + self.round_trip]
         for k, delay in zip(stages, delays, strict=True):
             every = self.hosted[k].longest_before
             step: Ints = np.maximum(every, 1)
             if not isinstance(every, int):
-                ends += [delay + (end - delay) // step * every for end in ends]
+                ends += [delay, *(delay + (end - delay) // step * every for end in ends)]
         idle: Ints = 0 * self.live
         for end in ends:
             forwards = [
