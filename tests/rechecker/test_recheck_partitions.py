@@ -21,8 +21,11 @@ from ppopt.rechecker import configurations, confirmed, partitions
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import open_partitions
 from tests.factories.partitions import draw_space
+from tests.oracles.bounds import by_model
 from tests.solver.partitions.over_partitions import over_partitions
+from tests.solver.partitions.test_partition_bounds import slow_at_first
 from tests.solver.partitions.test_partition_search import LINKS, layers, pipeline
+from tests.tiers import first
 
 
 @cache
@@ -129,6 +132,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     space = draw_space(rng, batches=rng.randint(2, 9))
     while space.limits is None:
         space = draw_space(rng, batches=rng.randint(2, 9))
+    space = slow_at_first(space, rng) if seed % 2 else space
     kind = BackwardKind.WHOLE if space.whole else BackwardKind.SPLIT
     objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
     pipe = pipeline(space, "search", **rng.choice(LINKS))
@@ -136,6 +140,32 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     ticks = None if bound is None else int(bound * pipe.grid.time)
     claim = Claim(pipe, space.span, kind, ticks, decisions=Decisions.PARTITION)
     assert open_partitions(claim, inf) == []
+
+
+@pytest.mark.parametrize("seed", first(3, (52, 45, 96, 16, 116)))
+def test_partitions_that_arrivals_exclude_have_no_better_schedule(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Claims above the bound over all partitions, with a long first stage."""
+    rng = Random(seed)
+    space = slow_at_first(draw_space(rng, most_layers=2, span=False), rng)
+    kind = BackwardKind.WHOLE if space.whole else BackwardKind.SPLIT
+    pipe = pipeline(space, "search")
+    bound = over_partitions(Problem(pipe, Objective.MAKESPAN, kind)).bound
+    assert bound is not None
+    excluded = 0
+    for ticks in (int(bound * pipe.grid.time) + above for above in (1, 3)):
+        claim = Claim(pipe, False, kind, ticks, decisions=Decisions.PARTITION)
+        left = open_partitions(claim, inf)
+        with monkeypatch.context() as patch:
+            patch.setattr(partitions._Choices, "_rates", lambda *_: ())
+            alone = open_partitions(claim, inf)
+        assert left is not None and alone is not None
+        for counts in {each.counts for each in alone} - {each.counts for each in left}:
+            best = by_model(pipe.with_partition(counts), fused=space.whole)
+            assert best is None or best >= ticks, (space, counts, ticks, best)
+            excluded += 1
+    assert excluded or seed in (45, 116)
 
 
 def test_layers_are_needed() -> None:

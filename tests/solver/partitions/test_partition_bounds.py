@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import count
 from random import Random
@@ -20,7 +20,12 @@ from ppopt.problem.exact import min_known
 from ppopt.problem.instance import Instance
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.choices.enumeration import Complete
-from ppopt.solver.partitions import layer_run_bounds, partition_bounds, partition_program
+from ppopt.solver.partitions import (
+    layer_run_bounds,
+    partition_bounds,
+    partition_program,
+    partitions_in_order,
+)
 from ppopt.solver.partitions.partition_bounds import (
     CompleteBounds,
     ResumableBounding,
@@ -161,6 +166,45 @@ def test_no_bound_that_the_recurrence_raises_is_above_the_optimum(
             assert best is None or bound <= best, (space, counts, bound, best)
             raised, tight = raised + 1, tight + (bound == best)
     assert tight > raised / 8
+
+
+@pytest.mark.parametrize("count", [6, slow(60)])
+def test_no_bound_that_arrivals_raise_is_above_the_optimum(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A long first stage, and at least three microbatches."""
+    rng, raised, tight = Random(12), 0, 0
+
+    def alone(_: PartitionSpace, devices: Iterable[Any]) -> list[Any]:
+        return [*devices]
+
+    while raised < count:
+        space = slow_at_first(draw_space(rng, most_layers=2, span=False), rng)
+        for counts in every_partition(space):
+            bound = partition_bound(space, counts)
+            with monkeypatch.context() as patch:
+                patch.setattr(
+                    partition_bounds, "with_longest_before", lambda _, devices: [*devices]
+                )
+                if bound in (FOREVER, partition_bound(space, counts)):
+                    continue
+            best = by_model(pipeline_of(space, counts), fused=space.whole)
+            assert best is None or bound <= best, (space, counts, bound, best)
+            raised, tight = raised + 1, tight + (bound == best)
+    assert tight > raised / 8
+
+
+@pytest.mark.parametrize("seed", first(5, range(40)))
+def test_a_minimum_bound_after_few_nodes_is_not_above_any_partition(
+    seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(partitions_in_order, "MAX_BOUNDED", 1)
+    rng = Random(seed)
+    space = slow_at_first(draw_space(rng), rng)
+    listed, bounds = by_enumeration(space), bounds_of(space)
+    assert bounds.min_bound <= listed[0][0]
+    if pattern_of(space) is not None and bounds.min_bound < FOREVER:
+        assert next(bounds.in_order(listed[-1][0]))[0] == listed[0][0]
 
 
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
