@@ -15,13 +15,12 @@ of stage v to the start of its backward. There are m microbatches.
 
 1. *Work and forced idle time*: head + m sum(forward + backward) + idle. Between the start of the
    first F and the start of the first backward of stage v there is a round trip, in which only F
-   run, as many as fit into memory and arrive in time: F of stage k and microbatch j starts at least
-   j times the longest F of earlier stages after its first possible start, at a delay a. So in the
-   time w after the head, at most ceil((w - a) / longest) F of stage k start. This bounds the idle
-   time of every w up to the first backward. Between the end of the last F of stage v and its
-   backward there
+   run, as many as fit into memory. Between the end of the last F of stage v and its backward there
    is another round trip, in which only backwards of live microbatches run. If not all microbatches
    fit into memory, the first wait ends before the second begins.
+   *Arrivals*: for makespan, F of stage k starts at least a later than the head, and the j-th one
+   after that j times the longest F of earlier stages later, s. So at most ceil((w - a) / s) start
+   in the time w after the head. This bounds the idle time of every w up to the round trip.
 2. *Last backward*: before the last backward of stage 1 starts, all F and all other backwards have
    run, except the W whose memory may still be live. After it the gradient passes up to stage 0,
    whose own backward ends the schedule.

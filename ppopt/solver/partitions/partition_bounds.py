@@ -1,6 +1,7 @@
 """Lower bounds of one partition, and of all partitions of a space at once.
 
-`layer_run_bounds` has the formulas of one device, `partition_program` the minimum over partitions.
+`layer_run_bounds` has the formulas of one device, `partition_program` the minimum over partitions,
+`partitions_in_order` the same with the arrivals of microbatches.
 """
 
 from __future__ import annotations
@@ -154,11 +155,17 @@ class PartitionBounds(ABC):
 
     @abstractmethod
     def most_even(self, share: float) -> Counts | None:
-        """The most even partition whose bound exceeds the minimum by at most this share."""
+        """The most even partition whose bound exceeds the minimum by at most this share.
+
+        Where a program has the bounds, this one counts no arrivals of microbatches.
+        """
 
 
 class CompleteBounds(PartitionBounds):
-    """Bounds of every partition: `min_bound` and `min_limit` are those of some partition."""
+    """Bounds of every partition: `min_limit` is that of some partition.
+
+    `min_bound` too, unless the search for it takes too many steps: then it is lower.
+    """
 
     @abstractmethod
     def in_order(self, ceiling: int) -> Iterator[tuple[int, Counts]]:

@@ -1,4 +1,4 @@
-"""Dynamic programs over cut positions: the minimum bound over all partitions, and their order.
+"""Dynamic programs over cut positions: the minimum bound over all partitions, without arrivals.
 
 A device with one stage hosts one run of layers; a device with two stages hosts two runs. Devices
 are visited in order of their first stage. In a V placement the two runs grow from both ends of the
