@@ -154,27 +154,24 @@ class FrontierProblem:
     def first_schedules(self, known: Iterable[Schedule]) -> Iterator[Schedule]:
         """Schedules of the usual strategy within evenly spaced limits, in the time left.
 
-        The limits are between the smallest peak with recompute and offload by rules, or the
-        smallest limit, and the largest
-        peak of `known`. Without a named placement, or without open decisions, there are none.
+        The limits are between the smallest peak of one microbatch at a time, with recompute and
+        offload by rules, and the largest peak of `known`. Without a named placement, or without
+        open decisions, there are none. Where the strategy does not fit, its order is repaired.
         """
         pipeline = self.problem.pipeline
         named = pipeline.placement is None or pipeline.placement in USUAL
         peaks = [self.point(schedule)[0] for schedule in filter(self.comparable, known)]
         if not (named and peaks and pipeline.open_decisions & Decisions.OF_STRATEGY):
             return
-        low, high = self.limits[0], min(max(peaks), self.limits[-1])
-        if pipeline.open_decisions & Decisions.OF_LAYERS:
-            by_rule = (FirstSchedules(own, self.problem.objective) for own in by_rules(pipeline))
-            usual = (self.point(schedule)[0] for first in by_rule for schedule in first.usual())
-            low = min(usual, default=low)
+        high = min(max(peaks), self.limits[-1])
+        low = min(self.point(schedule)[0] for schedule in self.one_at_a_time())
         for step in range(NUM_FIRST_LIMITS, -1, -1):
             if over():
                 return
             limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
             limited = limit_candidates.with_limit(pipeline, limit)
             first = FirstSchedules(limited, self.problem.objective)
-            yield from in_best_configuration(first)
+            yield from list(in_best_configuration(first)) or first.usual()
 
     def search(
         self,

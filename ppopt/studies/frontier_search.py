@@ -200,9 +200,9 @@ class ParetoSearch:
         return min(useful, key=self._urgency, default=None)
 
     def _urgency(self, segment: Segment) -> tuple[int, Value]:
-        tries = self.searches[self._index(segment)].tried
         if segment.value == inf:
-            return tries - 1, -inf
+            return len(self._tried(segment)) - 1, -inf
+        tries = self.searches[self._index(segment)].tried
         if not tries and segment.step < self._params.worth * segment.value:
             tries = 1
         width = self.curve.limits[segment.last] - self.curve.limits[segment.first] + 1
@@ -213,15 +213,19 @@ class ParetoSearch:
 
         If all limits have been tried, the one with the fewest tries.
         """
-        first, last = segment.first, segment.last
-        known = sorted(self.searches.items())
-        tried = [index for index, each in known if each.tried and first <= index <= last]
-        edges = [first - 1, *tried, last + 1]
+        tried = self._tried(segment)
+        edges = [segment.first - 1, *tried, segment.last + 1]
         gap, start = max((b - a, -a) for a, b in pairwise(edges))
         if gap > 1:
             return -start + gap // 2
         searches = self.searches
         return min(tried, key=lambda at: (searches[at].exhausted, searches[at].tried, at))
+
+    def _tried(self, segment: Segment) -> list[int]:
+        """Indices of the limits of a segment that were searched, ascending."""
+        known = sorted(self.searches.items())
+        limits = range(segment.first, segment.last + 1)
+        return [index for index, each in known if each.tried and index in limits]
 
     @property
     def _min_seconds(self) -> float:
