@@ -16,8 +16,8 @@ class CpSatParams(NamedTuple):
     """CP-SAT settings of all methods."""
 
     proof_subsolvers: tuple[str, ...] = ("ordering", "ordering_quick_restart")
-    """Subsolvers (of `cp_sat.cpsat`) that prove most models soonest: they reason about the order
-    of the operations of a device, by dynamic precedences and strong propagation."""
+    """Subsolvers (of `cp_sat.cpsat`) that prove most models soonest: they decide the order of
+    the operations of a device, by dynamic precedences."""
     schedule_subsolvers: tuple[str, ...] = ("no_lp", "quick_restart_no_lp")
     """CP-SAT's subsolvers that find a schedule of a given value soonest, if one exists."""
     linearization_level: int = 0

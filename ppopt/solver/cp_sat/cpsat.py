@@ -16,9 +16,9 @@ from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat.model import CpSatModel
 from ppopt.solver.parameters import CP_SAT, CpSatParams
 
-_ORDERING = (
-    "use_dynamic_precedence_in_disjunctive: true use_strong_propagation_in_disjunctive: true"
-)
+_ORDERING = "use_dynamic_precedence_in_disjunctive: true"
+"""Without strong propagation, which takes more time than it saves (record
+2026-11-30-strong-propagation)."""
 _OWN = {
     "ordering": _ORDERING,
     "ordering_quick_restart": (
@@ -31,9 +31,9 @@ _INSTANTS = "max_size_to_create_precedence_literals_in_disjunctive: 0"
 
 CP-SAT (9.15) may state the order of two operations of a device by a literal and its negation: "the
 first ends before the second starts" and the reverse. For two operations of no length at the same
-instant both hold, and CP-SAT refutes them. Strong propagation creates these literals, also in
-subsolvers of CP-SAT (reduced_costs, lb_tree_search, probing), unless their number is limited to 0.
-Dynamic precedences create them too, so the subsolvers defined here are left out."""
+instant both hold, and CP-SAT refutes them. Subsolvers of CP-SAT (reduced_costs, lb_tree_search,
+probing) create these literals, unless their number is limited to 0. Dynamic precedences create them
+too, so the subsolvers defined here are left out."""
 
 
 @dataclass(frozen=True)
