@@ -13,7 +13,11 @@ import pytest
 
 import ppopt
 from ppopt import InputError, Pipeline, Status, solve
-from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
+from ppopt.solver.choices.configuration import (
+    Configuration,
+    SearchedConfigurations,
+    SearchedGroups,
+)
 from ppopt.solver.choices.enumeration import (
     NONE_LEFT,
     Complete,
@@ -185,6 +189,36 @@ def test_infeasible_takes_all_configurations() -> None:
     state.rest_of = lambda *_: NONE_LEFT
     state.raise_bound()
     assert state.infeasible
+
+
+def test_the_bound_over_all_groups_is_the_minimum_of_those_that_may_be_feasible() -> None:
+    first = SearchedConfigurations(0, lambda *_: Unlisted(3, (7,)))
+    second = SearchedConfigurations(0, lambda *_: NONE_LEFT)
+    state = SearchedGroups({(0,): first, (1,): second})
+    state.add(Configuration((1, 5), 2, impossible=True))
+    state.raise_bound()
+    assert second.infeasible and second.known.keys() == {(5,)} and state.known.keys() == {(1, 5)}
+    assert (state.infeasible, state.lower_bound, state.next_key) == (False, 3, (0, 7))
+    state.add(scheduled := Configuration((0, 6), 3, value=9))
+    state.offer(scheduled)
+    assert state.best is first.best is scheduled and second.best is None
+    first.rest_of = lambda *_: NONE_LEFT
+    scheduled.bound = 9
+    state.raise_bound()
+    assert state.closed and first.closed and state.value == state.lower_bound == 9
+
+
+@pytest.mark.parametrize(("optional", "following"), [(True, (1, 7)), (False, None)])
+def test_a_group_without_an_order_ends_that_of_all_unless_it_is_optional(
+    optional: bool, following: Key | None
+) -> None:
+    states = (
+        SearchedConfigurations(0, lambda *_, rest=rest: rest)
+        for rest in (Unlisted(2, optional=optional), Unlisted(3, (7,)))
+    )
+    state = SearchedGroups({(index,): own for index, own in enumerate(states)})
+    state.raise_bound()
+    assert isinstance(state.rest, Unlisted) and (state.rest.bound, state.rest.key) == (2, following)
 
 
 # A search of configurations ends at its deadline, whether or not one of them was searched.

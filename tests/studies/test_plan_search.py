@@ -10,12 +10,14 @@ import pytest
 
 import ppopt
 from ppopt import Objective, RowStatus, Status
+from ppopt.cancellation import seconds_left, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.report.plan_objects import plan_object
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.options import checked_options
+from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
@@ -180,6 +182,21 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
         search.start_from([start])
     followed = [each.key[1:] for each in search._search._hinted_configurations(inf)]
     assert followed == [(4, 4), (1, 3, 3, 1), (3, 5)]
+
+
+def test_the_first_search_has_the_time_left_and_its_grace(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    space = PlanSpace(
+        model=ppopt.Model([{"forward": 1, "activation": 1}] * 4), devices=2, batches=(2,),
+        placements=("linear", "v"), chunks=(1, 2), recompute=("none",),
+    )  # fmt: skip
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
+    lefts: list[float] = []
+    monkeypatch.setattr(search._search, "search", lambda _: lefts.append(seconds_left()))
+    with within(10):
+        search._search_first()
+    assert len(lefts) == 2 and max(lefts) <= 10 + GRACE
 
 
 def test_modes_that_chosen_recompute_includes_are_bounded_and_share_its_schedules() -> None:
