@@ -51,7 +51,7 @@ class LinkQueues:
 
     def __init__(self, pipeline: Pipeline) -> None:
         self.pipeline = pipeline
-        self.instance = instance = Instance(pipeline, BackwardKind.MIXED, all_resources=True)
+        self.instance = instance = Instance.of(pipeline, BackwardKind.MIXED, all_resources=True)
         self.pairs: list[tuple[int, int]] = [
             (resource.devices[0], resource.devices[1])
             for resource in instance.resources

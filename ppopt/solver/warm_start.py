@@ -169,7 +169,7 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 def _times(pipeline: Pipeline) -> object:
     """Data that the starts of a schedule depend on: operations, tick, times of stages, all lags."""
-    lags = Instance(pipeline, BackwardKind.MIXED).flow.lag.tolist()
+    lags = Instance.of(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
     operations = any(pipeline.costs.unshard_memory), pipeline.frozen_stages
     costs = _costs(pipeline, Unit.TIME), pipeline.factors, pipeline.slice_times

@@ -25,7 +25,7 @@ def build(pipeline: Pipeline, _: Options) -> Orders:
     At most 2 (floor(2p / 3) + 1) chunks on a device, asymptotically two thirds of 1F1B (arXiv
     2405.15362, appendix on 1F1B-V).
     """
-    instance = Instance(pipeline, BackwardKind.WHOLE)
+    instance = Instance.of(pipeline, BackwardKind.WHOLE)
     passes = Passes(one_f_one_b_v_block(pipeline.num_devices), pipeline.batches).backbone()
     return class_orders(instance, class_sequences(instance, passes))
 

@@ -63,7 +63,7 @@ class FillingVariant(NamedTuple):
 
     def filled(self, pipeline: Pipeline, max_in_flight: int) -> Filled:
         """Simulate the plan on a pipeline."""
-        instance = Instance(pipeline, BackwardKind.SPLIT)
+        instance = Instance.of(pipeline, BackwardKind.SPLIT)
         return _Filling(instance, self.source(instance), max_in_flight, self.rule).result()
 
 

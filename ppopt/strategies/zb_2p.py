@@ -65,7 +65,7 @@ class _Run:
     """One pass of the heuristic: it appends operations to their stages one by one."""
 
     def __init__(self, pipeline: Pipeline, choices: Choices) -> None:
-        instance = Instance(pipeline, BackwardKind.SPLIT)
+        instance = Instance.of(pipeline, BackwardKind.SPLIT)
         self.run, self.choices = EventSimulation(instance), choices
         self.stages, self.batches = range(pipeline.num_stages), pipeline.batches
         self.last, self.host = pipeline.num_stages - 1, pipeline.hosts[0]

@@ -166,8 +166,11 @@ class PlanCandidate:
         device, have the layout of linear ones.
         """
         own = self.problem.pipeline
-        named = replace(schedule.pipeline, placement=own.placement, chunks=own.chunks)
-        result = known_result(self.problem, replace(schedule, pipeline=named), self.options)
+        named = schedule.pipeline
+        if (named.placement, named.chunks) != (own.placement, own.chunks):
+            named = replace(named, placement=own.placement, chunks=own.chunks)
+            schedule = replace(schedule, pipeline=named)
+        result = known_result(self.problem, schedule, self.options)
         assert named.grid.time == own.grid.time, "configurations share ticks"
         value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
         taken = Configuration((), 0, weight=self.weight, result=result, value=value)

@@ -51,8 +51,8 @@ def step_breakdown(schedule: Schedule, layers: Sequence[DerivedLayer]) -> StepBr
     durations = np.where(schedule.seconds, 0, schedule.end - schedule.start)
     total = int(durations.sum())
     busy = time(total) / devices
-    hidden = time(_alone(schedule) - total) if schedule.seconds.any() else ZERO
-    communication = (_communication(schedule, layers) - hidden) / devices
+    hidden = time(_alone(schedule) - total)
+    communication = (Fraction(_communication(schedule, layers), 1000) - hidden) / devices
     around = time(exposed(schedule) or 0)
     optimizer = min(around, _last_optimizer(schedule))
     return StepBreakdown(
@@ -70,8 +70,8 @@ def _alone(schedule: Schedule) -> int:
     return sum(int(durations[codes(order)].sum()) for order in schedule.orders)
 
 
-def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fraction:
-    """Communication of all operations together, in ms.
+def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> int:
+    """Communication of all operations together: whole microseconds, as all derived times.
 
     A layer that recomputes as a whole repeats the communication of F in B and BW; that of modules
     which recompute is left out.
@@ -82,17 +82,12 @@ def _communication(schedule: Schedule, layers: Sequence[DerivedLayer]) -> Fracti
     bounds = np.concatenate([[0], np.cumsum(pipeline.counts)])
     stage_of = np.repeat(np.arange(pipeline.num_stages), np.diff(bounds))
     each = [costs.communication for costs in layers for _ in range(costs.count)]
-    total = ZERO
+    total = 0
     for times, layer, stage in zip(each, pipeline.model.layers, stage_of, strict=True):
         for kind, field in _FIELD.items():
             recomputed = times.forward if layer.recompute is True and kind in BACKWARDS else 0.0
-            total += int(counts[kind, stage]) * _ms(getattr(times, field) + recomputed)
+            total += int(counts[kind, stage]) * round(1000 * (getattr(times, field) + recomputed))
     return total
-
-
-def _ms(time: float) -> Fraction:
-    """Derived time, a whole number of microseconds."""
-    return Fraction(round(1000 * time), 1000)
 
 
 def _last_optimizer(schedule: Schedule) -> Fraction:

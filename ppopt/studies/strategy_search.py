@@ -12,7 +12,6 @@ from __future__ import annotations
 from collections import ChainMap
 from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -136,12 +135,6 @@ class StrategySearch(Choice):
     def refused(self) -> bool:
         """Whether the runtime supports none of the partitions evaluated."""
         return self.best is not None and self.best[0].excess >= REFUSED
-
-    @property
-    def value(self) -> Fraction:
-        """Value of the best configuration, in the user's unit."""
-        assert self.best is not None
-        return self.space.base.ticks.time(self.best[0].value)
 
     def schedule(self) -> Schedule:
         """Verified schedule of the best configuration."""

@@ -8,14 +8,20 @@ stage without layers states its own amounts.
 
 from __future__ import annotations
 
-from collections import Counter
 from fractions import Fraction
+from functools import lru_cache
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Module
-from ppopt.problem.pipeline import Pipeline
+from ppopt.problem.pipeline import Model, Pipeline
+
+MAX_CACHED = 64
+"""Maximum number of partitions whose amounts are cached: a schedule is verified several times."""
+NOTHING = (Fraction(0),) * 5
+"""Amounts of a stage without layers."""
 
 
 class Amounts(NamedTuple):
@@ -36,26 +42,22 @@ def amounts(pipeline: Pipeline) -> Amounts:
     if pipeline.model is None:
         rows = costs.recompute_time, costs.kept, costs.offload_memory, costs.offload_time
         return Amounts(*map(list, (*rows, costs.input_workspace)))
-    layers = {id(layer): layer for layer in pipeline.model.costed}
-    each = {key: _of_layer(layer) for key, layer in layers.items()}
-    stages = [Counter(map(id, own)) for own in pipeline.model.stage_layers(pipeline.counts)]
-    per_stage = [
-        [
-            *(
-                sum((each[key][column] * count for key, count in stage.items()), Fraction(0))
-                for column in range(4)
-            ),
-            max((each[key][-1] for key in stage), default=Fraction(0)),
-        ]
-        for stage in stages
-    ]
+    of_stages = _of_stages(pipeline.model, pipeline.counts)
     slices = pipeline.num_slices
-    own = Amounts(
-        *([amount / slices for amount in column] for column in zip(*per_stage, strict=True))
-    )
+    own = Amounts(*([amount / slices for amount in column] for column in of_stages))
     if pipeline.first_backward is FirstBackward.WEIGHT:
         own.recompute_time[0] = own.input_workspace[0] = Fraction(0)
     return own
+
+
+@lru_cache(maxsize=MAX_CACHED)
+def _of_stages(model: Model, counts: tuple[int, ...]) -> list[tuple[Fraction, ...]]:
+    """The amounts of the stages of a partition, for a whole microbatch."""
+    of_layers, stages = model.each(_of_layer), []
+    for low, high in pairwise(accumulate(counts, initial=0)):
+        *added, workspaces = zip(NOTHING, *of_layers[low:high], strict=True)
+        stages.append((*map(sum, added), max(workspaces)))
+    return list(zip(*stages, strict=True))
 
 
 def _of_layer(layer: Layer) -> tuple[Fraction, ...]:

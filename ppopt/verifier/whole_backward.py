@@ -15,13 +15,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from fractions import Fraction
+from functools import lru_cache
 from itertools import groupby
 
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.layer import Layer
-from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.modules import backward_workspace, missing
+from ppopt.problem.pipeline import Model, Pipeline
+from ppopt.verifier.modules import MAX_CACHED, backward_workspace, missing
 from ppopt.verifier.times import whole
 
 
@@ -37,10 +38,8 @@ def allocated_by_whole_backward(pipeline: Pipeline, factor: Fraction) -> list[in
         return [
             whole((factor * recomputed + workspace) * per_unit) for recomputed, workspace in rows
         ]
-    whole_stage = pipeline.model.recompute_unit is RecomputeUnit.STAGE
-    of_stage = _whole_stage if whole_stage else _layer_by_layer
-    stages = pipeline.model.stage_layers(pipeline.counts)
-    return [whole(of_stage(layers, factor) / pipeline.num_slices * per_unit) for layers in stages]
+    of_stages = _of_stages(pipeline.model, pipeline.counts, factor)
+    return [whole(amount / pipeline.num_slices * per_unit) for amount in of_stages]
 
 
 def runs_whole_in_weight(pipeline: Pipeline) -> bool:
@@ -48,6 +47,14 @@ def runs_whole_in_weight(pipeline: Pipeline) -> bool:
     if pipeline.first_backward is not FirstBackward.WEIGHT:
         return False
     return bool(pipeline.model.recompute_unit is RecomputeUnit.LAYER)
+
+
+@lru_cache(maxsize=MAX_CACHED)
+def _of_stages(model: Model, counts: tuple[int, ...], factor: Fraction) -> list[Fraction]:
+    """What BW of the stages of a partition allocates, in the user's unit."""
+    whole_stage = model.recompute_unit is RecomputeUnit.STAGE
+    of_stage = _whole_stage if whole_stage else _layer_by_layer
+    return [of_stage(layers, factor) for layers in model.stage_layers(counts)]
 
 
 def _whole_stage(layers: Sequence[Layer], factor: Fraction) -> Fraction:
