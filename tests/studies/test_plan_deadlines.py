@@ -215,10 +215,11 @@ def combination(bound: int | None, value: int | None, searches: int = 1) -> Para
     space = ParallelSpace(architecture_of(SMALL), gpu_named("h100"), 8, 16)
     plan, sizes = planned(), Parallelism(1, 1, 1)
     row = plan.rows[0]
-    result = replace(row.result, value_ticks=None, schedule=None)
-    if value is not None:
-        result = replace(row.result, value_ticks=value * row.pipeline.grid.time)
-    plan = replace(plan, rows=(replace(row, result=result, searches=searches),))
+    ticks = None if value is None else value * plan.per_unit
+    schedule = None if value is None else row.schedule
+    result = replace(row.result, value_ticks=ticks, schedule=schedule)
+    rows = (replace(row, result=result, searches=searches),)
+    plan = replace(plan, rows=rows, value_ticks=ticks)
     lower_bound = None if bound is None else Fraction(bound)
     return ParallelRow(sizes, space.model(sizes), CombinationState(lower_bound, plan))
 
