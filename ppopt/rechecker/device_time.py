@@ -221,7 +221,7 @@ class DeviceTime:
 
         Only F run meanwhile: as many as fit into `waiting`, and none before its microbatch arrives.
         Microbatches arrive at a stage at its earliest F, then at least its rate apart. So the idle
-        time up to any instant is a bound: F of later stages begin, or a last F arrives, at some.
+        time up to any instant is a bound: at the first F of a stage, or at the last arrival.
         """
         turn = self._turn(stages, low)
         if rates is None:
@@ -230,9 +230,7 @@ class DeviceTime:
         delays = [self._delay(stages, low, k) for k in range(low, len(stages))]
         arrivals = list(zip(delays, rates[low:], strict=True))
         instants = {turn, *delays}
-        for delay, rate in arrivals:
-            if rate:
-                instants |= {end - (end - delay) % rate for end in instants if end > delay}
+        instants |= {turn - (turn - delay) % rate for delay, rate in arrivals if rate}
         idle = 0
         for end in instants:
             fillers = []

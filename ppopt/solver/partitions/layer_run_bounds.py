@@ -399,15 +399,18 @@ class _Device:
         return None if self.headroom is None else self.headroom - self._allocated_by_b
 
     def _wait(self, first: int = 0) -> Ints:
-        """Idle time between the first possible F of a hosted stage and the first backward."""
+        """Idle time between the first possible F of a hosted stage and the first backward.
+
+        Windows end at that backward, at the last arrivals before it, and at first F.
+        """
         stages = range(first, len(self.hosted))
         delays = [self._down(first) - self._down(k) for k in stages]
-        ends = [self._down(first) + self.round_trip]
+        turn = self._down(first) + self.round_trip
+        ends = [turn]
         for k, delay in zip(stages, delays, strict=True):
             every = self.hosted[k].longest_before
-            step: Ints = np.maximum(every, 1)
             if not isinstance(every, int):
-                ends += [delay, *(delay + (end - delay) // step * every for end in ends)]
+                ends += [delay, delay + (turn - delay) // np.maximum(every, 1) * every]
         idle: Ints = 0 * self.live
         for end in ends:
             forwards = [

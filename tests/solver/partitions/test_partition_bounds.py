@@ -207,6 +207,23 @@ def test_a_minimum_bound_after_few_nodes_is_not_above_any_partition(
         assert next(bounds.in_order(listed[-1][0]))[0] == listed[0][0]
 
 
+def test_many_stages_on_a_device_have_few_windows(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten stages on each of two devices: a window per first F and last arrival of each stage."""
+    stages, counted, real = 20, count(), layer_run_bounds.max_work
+
+    def watched(*arguments: Any) -> Ints:
+        next(counted)
+        return real(*arguments)
+
+    monkeypatch.setattr(layer_run_bounds, "max_work", watched)
+    ones, zeros = (1,) * stages, (0,) * stages
+    forward = [1 + layer % 3 for layer in range(stages)]
+    layers = layer_costs(forward, ones, ones, (2,) * stages, ones, zeros, zeros)
+    delays = np.zeros((2, stages - 1, stages + 1), np.int64)
+    assert bounds_of(PartitionSpace(layers, (0, 1) * 10, 3, delays)).min_bound > 0
+    assert next(counted) < stages**2
+
+
 def slow_at_first(space: PartitionSpace, rng: Random) -> PartitionSpace:
     first, *rest = space.layers["forward"]
     layers = {**space.layers, "forward": (first + rng.randint(3, 9), *rest)}
