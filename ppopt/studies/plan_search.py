@@ -341,9 +341,8 @@ class PlanSearch:
     @property
     def per_unit(self) -> int:
         """Times of the search in one unit of time of the best configuration."""
-        best, set_up = self.best, self.set_up
-        weight = set_up.space.weight(set_up.space.batches[0]) if best is None else best.weight
-        return weight * set_up.problem.pipeline.ticks.per_unit
+        first = self.best or self.candidates[0]
+        return first.weight * self.set_up.problem.pipeline.ticks.per_unit
 
     @property
     def lower_bound(self) -> int | None:
@@ -399,7 +398,7 @@ class PlanSearch:
             rows=tuple(rows),
             value_ticks=value,
             bound_ticks=lower_bound,
-            per_unit=self.per_unit,
+            per_unit=set_up.space.weight(rows[0].configuration.batches) * rows[0].per_unit,
             proof=f"{counted(rows, set_up.num_late)}{self._open_text}{scope}",
             skipped=set_up.skipped,
             provenance=self.options.provenance,
