@@ -53,25 +53,23 @@ class PlanSetUp:
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
         self._candidates: list[PlanCandidate] = []
-        invalid: list[tuple[str, str]] = []
+        self._invalid: list[tuple[str, str]] = []
+        """Configurations that cannot be searched, each with the reason."""
         late: list[PlanConfiguration] = []
         for configuration in space:
             if self._candidates and over():
                 late.append(configuration)
                 continue
-            try:
-                self._candidates.append(self._candidate(configuration))
-            except NotApplicableError as error:
-                invalid.append((str(configuration), str(error)))
+            self._candidates += self._applicable(configuration)
         if not self._candidates:
-            raise InputError(invalid[0][1])
+            raise InputError(self._invalid[0][1])
         self.first_schedule: Schedule | None = None
         """The best schedule of usual strategies, if it is of a configuration that would be late."""
         if late and not has_starts:
             self._set_up_first(late)
         self.candidates = sorted(self._candidates, key=lambda each: each.strategy is not None)
         """All candidates, those of strategies last."""
-        self.skipped = (*invalid, *((str(each), OUT_OF_TIME) for each in late))
+        self.skipped = (*self._invalid, *((str(each), OUT_OF_TIME) for each in late))
         """Configurations that are not set up, each with the reason."""
         self.num_late = len(late)
         """Number of configurations for which no time was left."""
@@ -84,14 +82,23 @@ class PlanSetUp:
         row = next(iter(FirstRows(self.space).usual(GRACE)), None)
         if row is None or any(each.contains(row.schedule) for each in self._candidates):
             return
-        for configuration in late:
-            if configuration[:3] == row.configuration[:3]:
-                candidate = self._candidate(configuration)
-                if candidate.contains(row.schedule):
-                    late.remove(configuration)
-                    self._candidates.append(candidate)
-                    self.first_schedule = row.schedule
-                    return
+        for configuration in [each for each in late if each[:3] == row.configuration[:3]]:
+            candidates = self._applicable(configuration)
+            contains = [candidate.contains(row.schedule) for candidate in candidates]
+            if all(contains):
+                late.remove(configuration)
+                self._candidates += candidates
+            if any(contains):
+                self.first_schedule = row.schedule
+                return
+
+    def _applicable(self, configuration: PlanConfiguration) -> list[PlanCandidate]:
+        """The candidate of a configuration; none if it cannot be searched."""
+        try:
+            return [self._candidate(configuration)]
+        except NotApplicableError as error:
+            self._invalid.append((str(configuration), str(error)))
+            return []
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration.

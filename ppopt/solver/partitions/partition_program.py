@@ -45,7 +45,7 @@ from ppopt.solver.partitions.space import FOREVER, PartitionSpace
 Counts = tuple[int, ...]
 """Layers of every stage."""
 LOOK = 256
-"""Steps of the search for partitions in order between two checkpoints."""
+"""Middle cuts between two checkpoints."""
 MAX_GRID = 2**20
 """Maximum number of positions of a device in a program: between two checkpoints all of
 them are visited once. So programs with two runs per device have at most 1023 layers."""
