@@ -102,6 +102,31 @@ def test_limits_of_the_pipelines_own_hold_beside_it() -> None:
     assert impossible.proof.startswith("within the pipeline's own limits, device 0 has no memory")
 
 
+def test_schedules_of_another_partition_by_rule_do_not_count() -> None:
+    """Without recompute, the balanced partition is (1, 3): 36 in 9, which is not of (2, 2)."""
+    costs = ((3, 5, 4, 3, 0), (4, 3, 1, 1, 1), (1, 3, 3, 2, 1), (2, 1, 2, 2, 1))
+    layers = [
+        {
+            "forward": own,
+            "backward": backward,
+            "activation": memory,
+            "recompute": {"activation": retained, "time": time},
+            "static": int(index < 3),
+        }
+        for index, (own, backward, memory, retained, time) in enumerate(costs)
+    ]
+    pipe = Model(layers).pipeline(
+        devices=2, batches=2, placement="linear", partition="balanced", recompute="search"
+    )
+    assert pipe.counts == (2, 2)
+    assert replace(pipe, recompute="none").counts == (1, 3)
+    curve = frontier(
+        pipe, objective="device-span", backward_kind="whole", workers=1, time_limit=600
+    )
+    assert curve.status is Status.OPTIMAL
+    assert [(point.limit, point.result.value) for point in curve.points] == [(6, 44), (10, 30)]
+
+
 def test_the_placement_of_the_last_point_is_not_named_where_all_are_searched() -> None:
     line = "frontier --stages 2 --batches 2 --placement search --chunks 2 --time-limit 600"
     assert re.search(r"^memory above \S+ does not help \(proved\): ", done(line).out, re.MULTILINE)

@@ -149,10 +149,11 @@ class FirstSchedules(NamedTuple):
         """The pipeline with the balanced partition, and with that of more layers on late stages.
 
         Or with an even one if the runtime needs that; raises NotApplicableError if there is none.
+        A partition that is not open stays, whatever the choice of recompute.
         """
         pipeline = self.pipeline
         if Decisions.PARTITION not in pipeline.open_decisions:
-            yield pipeline
+            yield pipeline.without(Decisions.NONE)
             return
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
         layers = pipeline.model, pipeline.num_stages, speeds
