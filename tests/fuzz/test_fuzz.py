@@ -191,7 +191,10 @@ CHANGES: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "belief": ("recheck", lambda _: BELIEVED),
     "points": ("frontier", lambda result: replace(result, points=())),
-    "claim": ("best_choice", lambda result: replace(result, lower_bound=result.value + 1)),
+    "claim": (
+        "best_choice",
+        lambda result: replace(result, bound_ticks=result.value_ticks + result.per_unit),
+    ),
 }
 """A function of the product, and what is planted into what it returns."""
 

@@ -82,6 +82,11 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
+        "self.raise_to(bounds_of_all(bounds, NONE_LEFT))",
+        "self.raise_to(Partial(bounds))",
+    ),
+    Mistake(
+        f"{CHOICES}/configuration.py",
         "bound = lower_bound_of(bounds)",
         "bound = lower_bound_of(Partial(bounds.members))",
     ),
@@ -103,8 +108,8 @@ MISTAKES = (
     ),
     Mistake(
         "studies/plan_search.py",
-        "bounds_of_all(map(_by_bound, self._possible), self.set_up.late)",
-        "Partial([*map(_by_bound, self._possible)])",
+        "bounds_of_all(searched, self.set_up.late)",
+        "Partial(searched)",
     ),
 )
 CODES = "arg-type|return-value|union-attr|attr-defined|assignment|name-defined|index"
