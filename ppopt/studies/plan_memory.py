@@ -23,11 +23,9 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
 
     The best schedule is then that of minimum memory.
     """
-    if candidate.strategy is not None:
-        candidate.strategy.descend()
-        candidate.update()
-        if candidate.strategy.conclusive and candidate.peak is not None:
-            return LeastMemory(candidate.peak, candidate.peak)
+    if candidate.strategy is not None and candidate.strategy.conclusive:
+        assert candidate.peak is not None
+        return LeastMemory(candidate.peak, candidate.peak)
     search = _search_memory(candidate, None, tell)
     point, (problem,) = search.curve.points[-1], search.problems
     pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
