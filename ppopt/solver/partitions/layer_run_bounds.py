@@ -410,7 +410,7 @@ class _Device:
         for k, delay in zip(stages, delays, strict=True):
             every = self.hosted[k].longest_before
             if not isinstance(every, int):
-                ends += [delay, delay + (turn - delay) // np.maximum(every, 1) * every]
+                ends += [delay, delay + (turn - delay) // every.clip(1) * every]
         idle: Ints = 0 * self.live
         for end in ends:
             forwards = [
