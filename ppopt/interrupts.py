@@ -67,12 +67,19 @@ def recorded() -> Iterator[list[int]]:
 
 @contextmanager
 def heard() -> Iterator[None]:
-    """Raise KeyboardInterrupt once for Ctrl-C in a block inside `recorded`, even an earlier one."""
+    """Raise KeyboardInterrupt once for Ctrl-C in a block inside `recorded`, even an earlier one.
+
+    Before Python 3.12, RuntimeError wraps what is raised while a class gets its attributes.
+    """
     if RECORD.signals:
         raise KeyboardInterrupt
     RECORD.raises = True
     try:
         yield
+    except RuntimeError as error:
+        if isinstance(error.__cause__, KeyboardInterrupt):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         RECORD.raises = False
 

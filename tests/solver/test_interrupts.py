@@ -69,6 +69,21 @@ def test_ctrl_c_ends_every_scope_at_its_next_checkpoint() -> None:
     assert not interrupts.pressed()
 
 
+class Pressed:
+    """An attribute of a class: Ctrl-C comes while the class gets it, as in an import."""
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        press()
+
+
+def test_ctrl_c_while_a_class_is_created() -> None:
+    """Python 3.11 wraps it in RuntimeError."""
+    with interrupts.recorded(), pytest.raises(KeyboardInterrupt), interrupts.heard():
+        type("Class", (), {"attribute": Pressed()})
+    with interrupts.recorded(), pytest.raises(RuntimeError, match="fault"), interrupts.heard():
+        raise RuntimeError("a fault")
+
+
 def test_a_search_hears_it_once_and_what_comes_after_is_not_cut_short() -> None:
     done = []
     with interrupts.recorded() as pressed:
