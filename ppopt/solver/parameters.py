@@ -397,6 +397,9 @@ class ConfigurationParams(NamedTuple):
     microbatches all of them would take half a minute."""
     together: int = 3
     """Configurations that are searched at a level of effort, if not all are enumerated."""
+    bounding_share: float = 0.2
+    """Maximum share of the remaining time, at every level of effort, for bounds over all
+    configurations that took longer before."""
     bounding: float = 4.0
     """Units of work for raising the smallest bounds by subsets of devices, at first; twice as many
     at each level of effort."""

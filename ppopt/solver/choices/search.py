@@ -18,7 +18,7 @@ from math import ceil, inf
 from random import Random
 from typing import Any, NamedTuple
 
-from ppopt.cancellation import scope, seconds_left, within
+from ppopt.cancellation import part, scope, seconds_left, within
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -281,8 +281,15 @@ class ConfigurationSearch:
         return self._effort.quick <= 0
 
     def _raise_at(self, level: int) -> None:
-        """Raise the smallest bounds by subsets of devices, once at every level of effort."""
+        """Raise bounds once at every level of effort.
+
+        First over all configurations, unless they are known; then the smallest by subsets of
+        devices.
+        """
         if self._effort.level > 0 and level not in self._raised:
+            with part(self._params.bounding_share):
+                self.choice.bound(self.state.end)
+            self.state.raise_bound()
             self._raise_by_subsets(self._params.bounding * 2**level)
             self._raised.add(level)
 

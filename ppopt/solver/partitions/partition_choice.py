@@ -26,13 +26,15 @@ from ppopt.solver.partitions.partition_bounds import (
     CompleteBounds,
     PartitionBounds,
     ResumableBounding,
-    bounds_of,
     partition_bounds,
     quick_bound,
 )
 from ppopt.solver.partitions.partition_program import Counts
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace, space_of
 
+BOUNDING_SHARE = 0.25
+"""Maximum share of the remaining time for the bounds over all partitions, if no caller has computed
+them: a search without an order of partitions is better than an order without a search."""
 MAX_FAR_MOVES = 64
 """Maximum number of moves of a layer to another stage: all for 8 stages, over 2 cuts for 16."""
 EVEN_SHARE = 0.05
@@ -102,16 +104,12 @@ class BoundedPartitions(Choice):
         return (phases if self._base.overlap is not None else "") + (smallest if differ else "")
 
     def _bounds_in_order(self) -> PartitionBounds | None:
-        """Bounds over all partitions, for enumeration in order; None: none is feasible."""
+        """Bounds over all partitions, in order if that is quick; None: none is feasible."""
         if self._bounds is None:
-            bounds = bounds_of(self._space)
-            _ = bounds.min_bound
-            self._bounds = bounds
-        if self._bounds.min_bound == FOREVER:
-            return None
-        if isinstance(self._bounds, CompleteBounds):
-            self._order = PartitionOrder(self._bounds)
-        return self._bounds
+            with part(BOUNDING_SHARE):
+                self.bound()
+        bounds = self._bounds
+        return None if bounds is None or bounds.min_bound == FOREVER else bounds
 
     def _most_even(self, bounds: PartitionBounds) -> Iterator[Counts]:
         """Even partitions with small bounds, until one takes too long; evener ones take longer."""

@@ -21,6 +21,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.partitions import partition_program
 from ppopt.solver.partitions.partition_bounds import bounds_of, every_partition
 from ppopt.solver.partitions.partition_choice import layer_moves, one_layer_moves
 from ppopt.solver.partitions.space import PartitionSpace, space_of
@@ -98,14 +99,24 @@ def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
     assert ppopt.solve(enough).status is Status.OPTIMAL
 
 
-def test_balanced_does_not_fit_but_another_partition_does() -> None:
-    """Balanced is (2, 2) with 8 on device 0; (1, 3) has 4 and 6."""
+@pytest.mark.parametrize(
+    ("max_choices", "status"),
+    [(partition_program.MAX_CHOICES, Status.OPTIMAL), (0, Status.FEASIBLE)],
+)
+def test_balanced_does_not_fit_but_another_partition_does(
+    max_choices: int, status: Status, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Balanced is (2, 2) with 8 on device 0; (1, 3) has 4 and 6.
+
+    A program that is too large ends the order of partitions, but not their search.
+    """
+    monkeypatch.setattr(partition_program, "MAX_CHOICES", max_choices)
     heavy = ppopt.Layer(forward=2, activation=1, static=3)
     light = ppopt.Layer(forward=2, activation=1, static=1)
     model = ppopt.Model([heavy, heavy, light, light])
     pipe = model.pipeline(devices=2, batches=1, mem_limit=[6, 8], partition="search")
     result = ppopt.solve(pipe)
-    assert result.status is Status.OPTIMAL and result.pipeline.counts == (1, 3)
+    assert result.status is status and result.pipeline.counts == (1, 3)
 
 
 def test_the_bound_of_a_search_that_is_stopped_covers_all_partitions() -> None:
