@@ -100,7 +100,7 @@ class PlanProduct(ProductChoice):
 
     def _is_behind(self, keys: Sequence[Key]) -> bool:
         """Whether the last partitions of a configuration are far behind the best schedule."""
-        known, best = map(self.state.known.get, dict.fromkeys(keys)), self.state.value
+        known, best = map(self.state.find, dict.fromkeys(keys)), self.state.value
         values = [each.value for each in known if each is not None and each.value is not None]
         latest = values[-MAX_BEHIND:]
         return best is not None and len(latest) == MAX_BEHIND and min(latest) > FAR_BEHIND * best

@@ -375,7 +375,7 @@ class PlanSearch:
     def _update_included(self) -> None:
         """Give the configurations that are not searched by themselves what was searched for all."""
         for candidate, wider in self._included:
-            results = (configuration.result for configuration in wider.state.known.values())
+            results = (configuration.result for configuration in wider.state.every)
             schedules = (result.schedule for result in results if result is not None)
             own = [each for each in schedules if each is not None and candidate.contains(each)]
             for schedule in own:

@@ -159,7 +159,7 @@ def test_every_first_schedule_is_followed() -> None:
         pipeline = space.model.pipeline(devices=2, batches=3, partition=counts)
         search.start_from([ppopt.evaluate(pipeline, strategy)])
     search._turn(1.0, search._search.follow_hints)
-    assert {(0, 5, 3), (0, 3, 5)} <= search._search.state.known.keys()
+    assert {(0, 5, 3), (0, 3, 5)} <= {each.key for each in search._search.state.every}
 
 
 def test_the_first_schedule_of_every_placement_is_followed_before_further_ones() -> None:

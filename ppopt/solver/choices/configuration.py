@@ -7,7 +7,7 @@ configuration.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
 from typing import TYPE_CHECKING, Protocol
@@ -106,7 +106,7 @@ class SearchedConfigurations:
     rest_of: RestOf | None = None
     """None: nothing but the bound is known of the configurations that are not enumerated."""
     known: dict[Key, Configuration] = field(default_factory=dict)
-    """Configurations that are enumerated."""
+    """Configurations that are enumerated, but for those of groups."""
     best: Configuration | None = None
     """Configuration of the best schedule."""
     cutoff: int | None = None
@@ -119,11 +119,26 @@ class SearchedConfigurations:
     """State of every group of configurations, by the prefix of their keys."""
 
     def __post_init__(self) -> None:
-        self.rest, self.groups = Unlisted(self.open_bound), {(): self}
+        self.rest, self.groups, self._width = Unlisted(self.open_bound), {(): self}, 0
+
+    def _of(self, key: Key) -> tuple[SearchedConfigurations, Key]:
+        """Group of a configuration, and the key in it."""
+        return self.groups[key[: self._width]], key[self._width :]
 
     def add(self, configuration: Configuration) -> None:
         """Add a configuration that is not enumerated yet."""
-        self.known[configuration.key] = configuration
+        group, key = self._of(configuration.key)
+        group.known[key] = configuration
+
+    def find(self, key: Key) -> Configuration | None:
+        """The configuration of a key, if it is enumerated."""
+        group, own = self._of(key)
+        return group.known.get(own)
+
+    @property
+    def every(self) -> Iterator[Configuration]:
+        """All configurations that are enumerated."""
+        return (each for group in self.groups.values() for each in group.known.values())
 
     @property
     def value(self) -> int | None:
@@ -206,7 +221,7 @@ class SearchedConfigurations:
         end = self.end
         return [
             configuration
-            for configuration in self.known.values()
+            for configuration in self.every
             if not configuration.impossible and (end is None or configuration.bound < end)
         ]
 
@@ -218,21 +233,21 @@ class SearchedConfigurations:
     @property
     def searched(self) -> int:
         """Number of configurations that were searched."""
-        return sum(configuration.searched for configuration in self.known.values())
+        return sum(configuration.searched for configuration in self.every)
 
     @property
     def examined(self) -> int:
         """Number of configurations that were searched, or bounded by subsets of their devices."""
         return sum(
             configuration.searched or configuration.bounding is not None
-            for configuration in self.known.values()
+            for configuration in self.every
         )
 
     @property
     def _ruled_out(self) -> list[Configuration]:
         return [
             configuration
-            for configuration in self.known.values()
+            for configuration in self.every
             if not configuration.searched and not self.is_open(configuration)
         ]
 
@@ -262,17 +277,9 @@ class SearchedGroups(SearchedConfigurations):
         """Best value of any group."""
         return min_known(group.value for group in self.groups.values())
 
-    def add(self, configuration: Configuration) -> None:
-        """Add a configuration to its group."""
-        super().add(configuration)
-        self._group(configuration).known[configuration.key[self._width :]] = configuration
-
-    def _group(self, configuration: Configuration) -> SearchedConfigurations:
-        return self.groups[configuration.key[: self._width]]
-
     def offer(self, configuration: Configuration) -> None:
         """Record a configuration if it is the best one of its group, or of all."""
-        self._group(configuration).offer(configuration)
+        self._of(configuration.key)[0].offer(configuration)
         super().offer(configuration)
 
     def raise_bound(self, ceiling: int | None = None) -> None:

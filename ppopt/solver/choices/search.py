@@ -251,7 +251,7 @@ class ConfigurationSearch:
 
     def _is_searched_from_better(self, key: Key, schedule: Schedule) -> bool:
         """Whether a configuration was searched, and has a schedule at least as good."""
-        configuration = self.state.known.get(key)
+        configuration = self.state.find(key)
         if configuration is None or not configuration.searched or configuration.value is None:
             return False
         value = schedule.metrics.value_ticks(self._problem.objective)
@@ -259,8 +259,8 @@ class ConfigurationSearch:
 
     def _deepen(self) -> None:
         """Search with growing effort; in between, raise bounds and try moves of the best."""
-        self.exhausted = not self.state.known
-        while self.state.known and not self.over:
+        self.exhausted = not any(self.state.every)
+        while any(self.state.every) and not self.over:
             self._climb()
             level, spent = self._level, self._options.spent
             if level > self._effort.level:
@@ -361,7 +361,7 @@ class ConfigurationSearch:
             in_time = takewhile(lambda _: not self.over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves, until=lambda: self.over)
-            known = (self.state.known[move] for move in moves if move in self.state.known)
+            known = filter(None, map(self.state.find, moves))
             fresh = [move for move in known if not move.searched]
             allowed = islice(by_bound(fresh), max(0, ceil(max_searches - tried)))
             tried += self._solve_all(takewhile(lambda _: seconds_left() >= reserve, allowed), 0)
@@ -376,7 +376,7 @@ class ConfigurationSearch:
         """Best configuration of every group, the best first; without values, the first one."""
         groups = self.state.groups.values()
         bests = [best for group in groups for best in by_value(group.known.values())[:1]]
-        return by_value(bests) or [next(iter(self.state.known.values()))]
+        return by_value(bests) or [next(self.state.every)]
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort.
@@ -396,13 +396,20 @@ class ConfigurationSearch:
             return
         firsts = by_bound(self._first)
         yield from islice((first for first in firsts if first.level < level), 1)
-        count = self._params.together - 1.0
-        while count > 0:
+        yield from self._in_bound_order(level)
+
+    def _in_bound_order(self, level: int) -> Iterator[Configuration]:
+        """Configurations to search at a level of effort, in bound order.
+
+        An evaluation takes no longer at a higher level: as much work as a search of level 0.
+        """
+        work = (self._params.together - 1) << level
+        while work > 0:
             self._follow()
             following = next((each for each in self._open() if each.level < level), None)
             if following is None:
                 return
-            count -= 1.0 if following.evaluator is None else 2.0**-level
+            work -= 1 if following.evaluator is not None else 1 << level
             yield following
 
     def _follow(self) -> None:
@@ -412,13 +419,13 @@ class ConfigurationSearch:
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
-        best = self.state.best or next(iter(self.state.known.values()))
+        best = self.state.best or next(self.state.every)
         for _ in range(self._params.max_perturbations):
             key = self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False
-            if key not in self.state.known or self.state.known[key].level < 0:
-                self._solve_all([self._at(key)], 0)
+            if not (configuration := self._at(key)).searched:
+                self._solve_all([configuration], 0)
                 return True
         return False
 
@@ -426,7 +433,7 @@ class ConfigurationSearch:
 
     def _add(self, keys: Iterable[Key], until: Callable[[], bool] = lambda: False) -> None:
         """Add configurations that are not enumerated yet: one, then more until `until()`."""
-        fresh = [key for key in dict.fromkeys(keys) if key not in self.state.known]
+        fresh = [key for key in dict.fromkeys(keys) if self.state.find(key) is None]
         for configuration in self.choice.configurations(fresh):
             self.state.add(configuration)
             if until():
@@ -434,9 +441,11 @@ class ConfigurationSearch:
         self.state.raise_bound()
 
     def _at(self, key: Key) -> Configuration:
-        if key not in self.state.known:
+        if self.state.find(key) is None:
             self._add([key])
-        return self.state.known[key]
+        configuration = self.state.find(key)
+        assert configuration is not None
+        return configuration
 
     @property
     def over(self) -> bool:
