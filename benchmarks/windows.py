@@ -24,7 +24,6 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import Baselines, ListScheduling
 from ppopt.solver.heuristics.operation_network import OperationNetwork
 from ppopt.solver.heuristics.window import SemiActiveSchedule
@@ -73,8 +72,7 @@ def value(start: Start, focus: tuple[str, ...], seconds: float, seed: int) -> tu
     """Value after some seconds of the processor, and operations of the last window."""
     incumbent = Incumbent(start.problem, device_bounds.known_bound(start.problem))
     end = time.process_time() + seconds
-    deadline = Deadline.after(60 * seconds)
-    budget = Budget(incumbent, deadline, stopped=lambda: time.process_time() > end)
+    budget = Budget(incumbent, 60 * seconds, stopped=lambda: time.process_time() > end)
     network = OperationNetwork(start.problem)
     search = WindowSearch(network, Random(seed), WindowParams(focus=focus))
     first = SemiActiveSchedule.of(network, network.starts(start.schedule))

@@ -5,14 +5,12 @@ A budget is in seconds or, with one worker, in deterministic units of work.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from math import inf
 
-from ppopt import interrupts
-from ppopt.cancellation import Scope, seconds_left
-from ppopt.solver.deadline import Deadline
+from ppopt.cancellation import over, seconds_left
 from ppopt.solver.incumbent import Incumbent
 
 
@@ -41,18 +39,18 @@ class SolverLimits:
 class Budget:
     """A share of the time of a search, or of its work.
 
-    The root budget is the whole search, and the only owner of its time: the deadline, the stop
-    criterion and Ctrl-C. All its portions ask the root.
+    The root budget is the whole search, which ends with the enclosing scopes (`ppopt.cancellation`)
+    or by its stop criterion. All its portions ask the root.
 
     With several workers CP-SAT is not deterministic, and portions are seconds. With one worker
-    they are CP-SAT's deterministic units, and the deadline ends only the search as a whole: a
-    search that ends by proof returns the same schedule on a slow machine.
+    they are CP-SAT's deterministic units, and time ends only the search as a whole: a search that
+    ends by proof returns the same schedule on a slow machine.
     """
 
     def __init__(
         self,
         incumbent: Incumbent,
-        deadline: Deadline,
+        seconds: float = inf,
         workers: int = 1,
         seed: int = 0,
         *,
@@ -60,8 +58,8 @@ class Budget:
     ) -> None:
         """Budget of a whole search; `stopped` is the stop criterion of the caller."""
         self.incumbent = incumbent
-        self.deadline = deadline
-        """Deadline of the search."""
+        self.seconds = seconds
+        """Time limit of the search, of which the scopes know the end."""
         self.workers = workers
         self.seed = seed
         self.by_clock = workers > 1
@@ -71,18 +69,7 @@ class Budget:
         """Deterministic units used; not counted with several workers."""
         self._poll: Callable[[], None] = lambda: None
         self._stopped = stopped
-        self._root, self._end = self, deadline
-
-    @classmethod
-    def of_scope(
-        cls,
-        incumbent: Incumbent,
-        workers: int = 1,
-        *,
-        stopped: Callable[[], bool] = lambda: False,
-    ) -> Budget:
-        """Budget of a whole search in the time left of the enclosing scopes."""
-        return cls(incumbent, Deadline.after(seconds_left()), workers, stopped=stopped)
+        self._root, self._end = self, inf
 
     def portion(
         self,
@@ -98,15 +85,15 @@ class Budget:
         """
         portion = Budget(
             incumbent or self.incumbent,
-            self.deadline,
+            self.seconds,
             self.workers if workers is None else workers,
             self.seed if seed is None else seed,
         )
         portion._root = self._root
         portion.amount = amount
         if portion.by_clock:
-            portion._end = Deadline.after(min(amount, self.search_left))
-            portion.amount = portion._end.seconds
+            portion.amount = min(amount, self.search_left)
+            portion._end = time.monotonic() + portion.amount
         return portion
 
     def share(self, share: float, incumbent: Incumbent | None = None) -> Budget:
@@ -118,25 +105,16 @@ class Budget:
         self._root._poll = receive
 
     @property
-    def seconds(self) -> float:
-        """Time limit of the search."""
-        return self.deadline.seconds
-
-    def scope(self) -> AbstractContextManager[Scope]:
-        """Limit the work of a block to the time of the search; see `ppopt.cancellation`."""
-        return self.deadline.scope()
-
-    @property
     def search_left(self) -> float:
         """Seconds left of the search; 0 after Ctrl-C."""
-        return 0.0 if interrupts.pressed() else self.deadline.left
+        return seconds_left()
 
     @property
     def search_over(self) -> bool:
-        """Whether the search ends now: closed, out of time, stopped or interrupted."""
+        """Whether the search ends now: closed, out of time or stopped."""
         root = self._root
         root._poll()
-        return self.search_left <= 0 or root._stopped() or self.incumbent.closed
+        return over() or root._stopped() or self.incumbent.closed
 
     @property
     def over(self) -> bool:
@@ -147,7 +125,7 @@ class Budget:
     def left(self) -> float:
         """Seconds or deterministic units left of the budget."""
         if self.by_clock:
-            return min(self._end.left, self.search_left)
+            return min(self._end - time.monotonic(), self.search_left)
         return self.amount - self.spent
 
     def affords(self, seconds: float) -> bool:

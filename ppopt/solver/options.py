@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
@@ -9,8 +10,7 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from ppopt import processors
-from ppopt.cancellation import Item, Scope, equal_part, part, seconds_left
-from ppopt.solver.deadline import NO_DEADLINE, Deadline
+from ppopt.cancellation import Item, Scope, equal_part, part, scope, seconds_left
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Progress, Provenance, Stop
 from ppopt.versions import versions
@@ -27,14 +27,17 @@ MIN_SECONDS = 0.01
 
 @dataclass(frozen=True)
 class SolveOptions:
-    """Options that all searches of one request share; only their deadlines differ."""
+    """Options that all searches of one request share; only their times differ."""
 
-    deadline: Deadline = NO_DEADLINE
+    began: float = 0.0
+    """Instant of `time.monotonic` from which the seconds count."""
+    seconds: float = inf
+    """Seconds of the search."""
     workers: int = 1
     seed: int = 0
     params: SolveParams = SolveParams()
     time_limit: float = inf
-    """Seconds that the request allows; a search that is part of it has a shorter deadline."""
+    """Seconds that the request allows; a search that is part of it has fewer."""
     progress: Callback | None = None
     """Called with the state of the work."""
     stop: Stop | None = None
@@ -48,11 +51,16 @@ class SolveOptions:
     @property
     def spent(self) -> float:
         """Seconds since the start."""
-        return self.deadline.spent
+        return time.monotonic() - self.began
+
+    @property
+    def end(self) -> float:
+        """Instant of `time.monotonic` at which time is up."""
+        return self.began + self.seconds
 
     def scope(self) -> AbstractContextManager[Scope]:
-        """Limit the work of a block to the time of the request; see `ppopt.cancellation`."""
-        return self.deadline.scope()
+        """Limit the work of a block to the time of the search; see `ppopt.cancellation`."""
+        return scope(self.end)
 
     def announce(self, state: Progress) -> None:
         """Report the state of the work."""
@@ -65,8 +73,8 @@ class SolveOptions:
 
     def in_scope(self, progress: Callback | None = None, stop: Stop | None = None) -> SolveOptions:
         """Options of a search for the time left in the enclosing scopes."""
-        deadline = Deadline.after(max(MIN_SECONDS, seconds_left()))
-        return replace(self, deadline=deadline, progress=progress, stop=stop)
+        seconds = max(MIN_SECONDS, seconds_left())
+        return replace(self, began=time.monotonic(), seconds=seconds, progress=progress, stop=stop)
 
     def turns(self, work: Sequence[Item]) -> Iterator[tuple[Item, SolveOptions]]:
         """Pieces of work, each with options for an equal part of the time left at its turn."""
@@ -78,7 +86,7 @@ class SolveOptions:
     @property
     def detached(self) -> SolveOptions:
         """Options for another process: without time limit and callbacks."""
-        return replace(self, deadline=NO_DEADLINE, progress=None, stop=None)
+        return replace(self, began=0.0, seconds=inf, progress=None, stop=None)
 
     def with_max_rounds(self, max_rounds: int | None) -> SolveOptions:
         """Return the options with at most `max_rounds` rounds of all methods; None: any number."""
@@ -104,14 +112,14 @@ def checked_options(
     """Return the options of a request; raises InputError if one is out of its range.
 
     The time limit counts from `began` (of `time.monotonic`), or else from now. If the program
-    started slowly, the deadline is earlier, because its reports (`reporting`) will be slow, too.
+    started slowly, the search ends earlier, because its reports (`reporting`) will be slow, too.
     """
     workers = processors.checked_workers(time_limit, workers, seed)
-    deadline = Deadline.after(time_limit, began)
-    slowdown = deadline.spent / USUAL_START - 1
-    reserved = min(_report_seconds.get() * slowdown, deadline.left / 2)
-    earlier = deadline.longer(-max(0.0, reserved))
-    return SolveOptions(earlier, workers, seed, params, time_limit, progress, stop)
+    began = time.monotonic() if began is None else began
+    options = SolveOptions(began, time_limit, workers, seed, params, time_limit, progress, stop)
+    spent = options.spent
+    reserved = min(_report_seconds.get() * (spent / USUAL_START - 1), (time_limit - spent) / 2)
+    return replace(options, seconds=time_limit - max(0.0, reserved))
 
 
 @contextmanager

@@ -6,9 +6,9 @@ import sys
 from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
+from math import inf
 
-from ppopt import interrupts
-from ppopt.cancellation import within
+from ppopt.cancellation import checkpoint, scope, shield, within
 from ppopt.errors import InputError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -21,7 +21,6 @@ from ppopt.solver import warm_start as warm_starts
 from ppopt.solver.arguments import applicable
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import (
     QUICK_ORDERS,
     Baselines,
@@ -101,7 +100,9 @@ class Search:
         arguments = applicable(self.problem.relaxed.traits)
         _LOG.debug("arguments for bounds: %s", "; ".join(each.text for each in arguments))
         self.incumbent = Incumbent(self.problem, bound, self._announced)
-        self.budget = self._whole(options.deadline)
+        self.budget = Budget(
+            self.incumbent, options.seconds, options.workers, options.seed, stopped=self._stopped
+        )
         has_other_operations = self.problem.traits & BESIDE_COMPUTE
         self.view: View | None = compute_view(self.incumbent) if has_other_operations else None
         """View of compute alone, if there are other operations: most methods work on that."""
@@ -129,18 +130,20 @@ class Search:
         """
         problem, incumbent = self.problem, self.incumbent
         incumbent.infeasible = device_bounds.infeasibility(problem.instance) or ""
-        warm_starts.apply_warm_start(incumbent, self.view, self.budget, start)
-        if interrupts.pressed():
-            return
-        grace = self.params.construction.grace if incumbent.value is None else 0.0
-        large = problem.num_operations >= self.params.construction.first_schedule
-        if large and incumbent.value is None:
-            self._schedule_simply()
-        self._run_turns(self._unrolling(), self.budget)
-        self._run_turns(self._construction(), self._whole(self.options.deadline.longer(grace)))
-        self._run_turns(self._improvement(), self.budget)
-        if not (large or interrupts.pressed() or any(pool.constructed for pool, _ in self.parts)):
-            self._schedule_simply()
+        with self.options.scope():
+            warm_starts.apply_warm_start(incumbent, self.view, start)
+        with shield(), scope(inf):
+            checkpoint()
+            grace = self.params.construction.grace if incumbent.value is None else 0.0
+            large = problem.num_operations >= self.params.construction.first_schedule
+            if large and incumbent.value is None:
+                self._schedule_simply()
+            self._run_turns(self._unrolling())
+            self._run_turns(self._construction(), grace)
+            self._run_turns(self._improvement())
+            checkpoint()
+            if not (large or any(pool.constructed for pool, _ in self.parts)):
+                self._schedule_simply()
 
     def _schedule_simply(self) -> None:
         """Schedule by the first of the `QUICK_ORDERS` that fits, even if time is up.
@@ -155,34 +158,30 @@ class Search:
                 for restriction in self.problem.restrictions:
                     incumbent.submit_orders(orders_of(restriction))
 
-    def _whole(self, deadline: Deadline) -> Budget:
-        """Budget of the whole search until a deadline."""
-        options = self.options
-        return Budget(
-            self.incumbent, deadline, options.workers, options.seed, stopped=self._stopped
-        )
-
-    def _run_turns(self, turns: Turns, whole: Budget) -> None:
+    def _run_turns(self, turns: Turns, grace: float = 0.0) -> None:
         """Run turns until none remains, the problem is solved, or the time limit is reached.
 
-        A search that is over requests no turn, because the methods take long to import.
+        `grace`: further seconds. A search that is over requests no turn, because the methods take
+        long to import.
         """
-        turn = None if whole.search_over else next(turns, None)
-        while turn is not None and not whole.search_over:
-            outcome = self._turn(turn, whole)
-            try:
-                turn = turns.send(outcome)
-            except StopIteration:
-                return
+        budget = self.budget
+        with scope(self.options.end + grace):
+            turn = None if budget.search_over else next(turns, None)
+            while turn is not None and not budget.search_over:
+                outcome = self._turn(turn)
+                try:
+                    turn = turns.send(outcome)
+                except StopIteration:
+                    return
 
-    def _turn(self, turn: Turn, whole: Budget) -> Outcome:
+    def _turn(self, turn: Turn) -> Outcome:
         self._phase = turn.method.name
         _LOG.debug("method %s", self._phase)
         value = self.incumbent.value
         self.incumbent.announce(value, self.incumbent.bound.value)
         outcome = Outcome()
-        with whole.scope():
-            outcome = turn.method.run(self.incumbent, whole.portion(turn.seconds))
+        with scope(inf):
+            outcome = turn.method.run(self.incumbent, self.budget.portion(turn.seconds))
         return outcome._replace(fruitful=outcome.fruitful or self.incumbent.value != value)
 
     def _unrolling(self) -> Turns:

@@ -6,7 +6,9 @@ A search over configurations need not schedule a configuration whose bound reach
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from math import inf
 
+from ppopt.cancellation import scope, seconds_left
 from ppopt.problem.problem import Problem
 from ppopt.solver.bound import min_possible_value
 from ppopt.solver.bounds import device_bounds
@@ -40,8 +42,8 @@ class SubsetBounding:
         """
         incumbent = self._incumbent
         incumbent.value = min_possible_value(incumbent.problem, value)
-        budget = Budget.of_scope(incumbent, stopped=stopped).portion(work)
-        with budget.scope():
+        budget = Budget(incumbent, seconds_left(), stopped=stopped).portion(work)
+        with scope(inf):
             outcome = self._method.run(incumbent, budget)
             self.exhausted, work = outcome.exhausted, outcome.work
         return work

@@ -117,12 +117,11 @@ def serve(descriptor: int) -> None:
     with Connection(descriptor) as connection:
         job: SubsetProblem = connection.recv()
         incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        with within(job.seconds):
-            whole = Budget.of_scope(incumbent, BY_CLOCK)
+        whole = Budget(incumbent, job.seconds, BY_CLOCK)
         link = _Link(connection, incumbent, whole, leads=False)
         whole.poll_by(link.exchange)
         try:
-            with whole.scope():
+            with within(job.seconds):
                 _search(incumbent, whole)
         except VerificationError as error:
             link.send(error)

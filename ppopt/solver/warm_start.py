@@ -10,8 +10,10 @@ scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.r
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 from typing import NamedTuple
 
+from ppopt.cancellation import scope
 from ppopt.errors import InputError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS
@@ -24,7 +26,6 @@ from ppopt.schedule.orders import Orders, convert_backwards, is_of_kind, portabl
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bound import Bound
-from ppopt.solver.budget import Budget
 from ppopt.solver.heuristics.repair import converted
 from ppopt.solver.incumbent import Incumbent
 from ppopt.verifier import verify
@@ -94,9 +95,7 @@ class WarmStart(NamedTuple):
         return None if self.hint is None else self.hint.record(problem, followed=followed)
 
 
-def apply_warm_start(
-    incumbent: Incumbent, view: Incumbent | None, budget: Budget, start: WarmStart
-) -> None:
+def apply_warm_start(incumbent: Incumbent, view: Incumbent | None, start: WarmStart) -> None:
     """Submit a warm start to the incumbent, even after the time limit.
 
     `view` is the view of compute alone, or None. Only the repair of schedules over the limits
@@ -109,7 +108,7 @@ def apply_warm_start(
     ]
     for hint in ([start.hint] if start.hint else []) + known:
         if not incumbent.closed:
-            with budget.scope():
+            with scope(inf):
                 _submit(incumbent, view or incumbent, hint)
 
 

@@ -268,7 +268,7 @@ def _run(
         search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if late:
-        with after_search(request.deadline.seconds, request.spent):
+        with after_search(request.seconds, request.spent):
             checkpoint()
             further, still_skipped = evaluate(names=late)
             search.seed(schedule for schedule, _ in further)

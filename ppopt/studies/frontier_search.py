@@ -285,7 +285,7 @@ class ParetoSearch:
         late = [[problem] for problem in order[:-1] if level is None]
         for problem, turn in chain(*map(options.turns, [order, *late])):
             settled = target is not None and best <= target
-            is_late = turn.deadline.left <= spent.get(problem.name, 0)
+            is_late = turn.seconds <= spent.get(problem.name, 0)
             is_closed = settled or problem.bounds.lower_bound(limit) >= best
             if spent and (is_closed or is_late):
                 continue

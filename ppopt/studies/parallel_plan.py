@@ -200,7 +200,7 @@ class _ParallelSearch:
         self._spaces, self._engine, self._stored = known.spaces, engine, stored
         self._is_bounded = known.is_complete
         self._request, self._options = options, options.detached
-        self._end = options.deadline.end
+        self._end = options.end
         """Instant of `time.monotonic` at which time is up."""
         self._limit = options.time_limit
         self._first_improvement = LAST_IMPROVEMENT

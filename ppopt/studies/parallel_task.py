@@ -144,7 +144,7 @@ class CombinationTask:
     first_improvement: float
     """Share of the time for improving known schedules before other work; see `PlanSearch`."""
     options: SolveOptions
-    """Workers, seed and parameters; the deadline is that of the search."""
+    """Workers, seed and parameters."""
     key: str | None = None
     """Key of the result to store; None: it is not stored."""
     tell: Callback | None = None

@@ -10,7 +10,6 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
 from ppopt.solver.incumbent import Incumbent
@@ -34,7 +33,7 @@ def waiting(problem: Problem, bound: Bound | None = None, seconds: float = 600.0
     """A search that knows the bound of a device, and no schedule."""
     known = bound or device_bounds.device_bound(problem.instance, problem.objective)
     incumbent = Incumbent(problem, known)
-    return Begun(incumbent, Budget(incumbent, Deadline.after(seconds)))
+    return Begun(incumbent, Budget(incumbent, seconds))
 
 
 def begun(problem: Problem, bound: Bound | None = None, seconds: float = 600.0) -> Begun:

@@ -102,7 +102,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
     limits: list[float] = []
 
     def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
-        limits.append(options.deadline.seconds)
+        limits.append(options.seconds)
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)

@@ -8,11 +8,11 @@ import pytest
 
 import ppopt
 from ppopt import Objective, Pipeline
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.dynamic_programming import states
 from ppopt.solver.dynamic_programming.classes import Classes
 from ppopt.solver.dynamic_programming.layered import LayeredDP
@@ -41,14 +41,14 @@ def test_a_pass_over_operations_ends_at_the_deadline(
     assert PLACED < network.size < 2 * PLACED
     start = network.starts(schedule(pipeline, orders, Objective.MAKESPAN))
     stepping_clock(monkeypatch, 1.0, readings)
-    with Deadline.after(1.0).scope() as scope:
+    with within(1.0) as scope:
         network.double_justified(start)
     assert scope.ended
     monkeypatch.undo()
     clock = stepping_clock(monkeypatch, 1.0, 100)
-    deadline = Deadline.after(1.0)
+    limited = within(1.0)
     before = clock.readings
-    with deadline.scope():
+    with limited:
         justified = network.double_justified(start)
     assert clock.readings == before + 4
     assert justified == network.double_justified(start)
@@ -69,7 +69,7 @@ def test_a_layer_that_is_not_ended_in_time_is_computed_later(
     while not program.ended:
         layers, width = program.remaining_layers, program.width
         stepping_clock(monkeypatch, 1.0, readings)
-        with Deadline.after(1.0).scope() as scope:
+        with within(1.0) as scope:
             program.advance()
         if scope.ended:
             cut += 1

@@ -13,13 +13,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ppopt import Objective, Pipeline, Status, solve, verify
+from ppopt import Objective, Pipeline, Status, cancellation, solve, verify
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
-from ppopt.solver import deadline
+from ppopt.solver import budget
 from ppopt.solver.bounds import device_bounds
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.dynamic_programming import dominance
@@ -245,14 +246,16 @@ def test_what_grows_too_fast_is_given_up(monkeypatch: pytest.MonkeyPatch) -> Non
 
     The clock stands still: the estimate of the time that is missing ends it, on any machine.
     """
-    monkeypatch.setattr(deadline, "time", SimpleNamespace(monotonic=lambda: 0.0))
+    for module in (budget, cancellation):
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 0.0))
     problem = Problem(
         Pipeline(stages=4, batches=12, forward=3, p2p=1), Objective.MAKESPAN, BackwardKind.SPLIT
     )
     search = begun(problem, seconds=1.0)
     before, program = search.incumbent.bound.value, DynamicProgram(problem, DynamicProgramParams())
-    while not search.budget().search_over and program.supports(problem):
-        program.run(search.incumbent, search.budget(1.0, 2))
+    with within(1.0):
+        while not search.budget().search_over and program.supports(problem):
+            program.run(search.incumbent, search.budget(1.0, 2))
     assert not program.supports(problem)
     assert search.incumbent.bound.value >= before
 
@@ -305,9 +308,10 @@ def test_subsets_end_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
     )
     search = begun(Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT), seconds=1.0)
     subset_dp = subsets(search)
-    for _ in range(2):  # the first turn abandons what takes too long
-        subset_dp.run(search.incumbent, search.budget(60.0, 1))
-    assert -1 < search.whole.search_left <= 2 * steps[-1] or search.incumbent.closed
+    with within(1.0):
+        for _ in range(2):  # the first turn abandons what takes too long
+            subset_dp.run(search.incumbent, search.budget(60.0, 1))
+        assert -1 < search.whole.search_left <= 2 * steps[-1] or search.incumbent.closed
 
 
 @pytest.mark.slow

@@ -17,7 +17,7 @@ def test_a_slow_start_reserves_time_for_reports(
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     with reporting(0.5):
         options = checked_options(20, 1, began=100 - start)
-    assert options.deadline.end == pytest.approx(120 - start - reserved)
+    assert options.end == pytest.approx(120 - start - reserved)
     assert options.time_limit == 20
 
 
@@ -28,4 +28,4 @@ def test_half_of_the_time_left_is_for_the_search(
     """After the end of the time limit nothing is reserved."""
     monkeypatch.setattr(time, "monotonic", lambda: 100.0)
     options = checked_options(20, 1, began=100 - start)
-    assert options.deadline.end == pytest.approx(end)
+    assert options.end == pytest.approx(end)

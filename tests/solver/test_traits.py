@@ -16,7 +16,6 @@ from ppopt.problem.traits import Trait
 from ppopt.solver.arguments import ARGUMENTS, applicable
 from ppopt.solver.bounds.device_bounds import known_bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.options import SolveOptions
@@ -57,9 +56,7 @@ def searched(monkeypatch: pytest.MonkeyPatch, fields: dict[str, Any]) -> tuple[S
 
     monkeypatch.setattr(Search, "_turn", recorded)
     pipeline = Pipeline(**({"stages": 2, "batches": 3} | fields))
-    search = Search(
-        Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), SolveOptions(Deadline.after(600))
-    )
+    search = Search(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED), SolveOptions())
     search.run(WarmStart())
     return search, names
 

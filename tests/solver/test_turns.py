@@ -7,7 +7,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.budget import Budget
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Method, Outcome
 from ppopt.solver.options import checked_options
@@ -65,9 +64,8 @@ def test_a_turn_that_is_skipped_is_not_in_vain() -> None:
 
 def test_a_better_schedule_makes_a_turn_fruitful() -> None:
     search = Search(PROBLEM, checked_options(60, 1))
-    whole = Budget(search.incumbent, Deadline.after(60))
     methods = Idle(), OneAtATime(), OneAtATime()
-    outcomes = [search._turn(Turn(method, 1.0), whole) for method in methods]
+    outcomes = [search._turn(Turn(method, 1.0)) for method in methods]
     assert [outcome.fruitful for outcome in outcomes] == [False, True, False]
 
 

@@ -35,7 +35,6 @@ from ppopt.solver import search as solving
 from ppopt.solver import warm_start as hints
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.device_bounds import minimum_memory
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.heuristics.construction import initial_schedules
 from ppopt.solver.heuristics.repair import repair
 from ppopt.solver.options import SolveOptions
@@ -321,7 +320,7 @@ def test_a_bound_known_before_counts() -> None:
     problem = Problem(replace(UNIT, mem_limit=1), Objective.MAKESPAN, BackwardKind.SPLIT)
     hint = hints.read_hint(problem, evaluate(UNIT, "zb-h1"))
     known = Bound(72, "proved before", Certificate(Argument.SEARCH))
-    options = SolveOptions(Deadline.after(60))
+    options = SolveOptions(time.monotonic(), 60)
     for bound, status in ((None, Status.FEASIBLE), (known, Status.OPTIMAL)):
         result = solving.search_from(hints.WarmStart(hint, bound=bound), problem, options)
         assert (result.value, result.status) == (72, status)

@@ -22,7 +22,7 @@ from ppopt import (
 from ppopt.formats import schedule_json
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
-from ppopt.solver import deadline
+from ppopt.solver import options as solve_options
 from ppopt.solver.heuristics import construction
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.solve import solve_problem
@@ -48,10 +48,10 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
         return evaluate_all(*arguments, **more)
 
     def search(problem: Problem, options: SolveOptions, *more: Any, **named: Any) -> Result:
-        searches.append((problem.pipeline, options.deadline.seconds))
+        searches.append((problem.pipeline, options.seconds))
         return solve_problem(problem, options, *more, **named)
 
-    for module in (deadline, cancellation):
+    for module in (solve_options, cancellation):
         monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(compare, "evaluate_all", slowly)
     monkeypatch.setattr(compare, "solve_problem", search)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import signal
 import sqlite3
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
@@ -21,8 +22,7 @@ import ppopt
 from ppopt import InputError, Status, cancellation
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
-from ppopt.solver import deadline
-from ppopt.solver.deadline import Deadline
+from ppopt.solver import options as solve_options
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress
 from ppopt.studies import parallel_plan
@@ -290,7 +290,7 @@ def test_processes_are_for_several_workers_combinations_and_seconds(
 ) -> None:
     """Else combinations are searched in this process, each with all workers."""
     with ExitStack() as stack:
-        options = SolveOptions(Deadline.after(seconds), workers, time_limit=seconds)
+        options = SolveOptions(time.monotonic(), seconds, workers, time_limit=seconds)
         engine, own = _own_engine(stack, options, rows)
         assert engine.slots == slots
         assert own.workers == workers // slots
@@ -344,7 +344,7 @@ def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> No
         state = done.state._replace(lower_bound=Fraction(0), exhausted=False)
         return replace(done, state=state)
 
-    for module in (deadline, cancellation, parallel_plan):
+    for module in (solve_options, cancellation, parallel_plan):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(CombinationTask, "perform", perform)
     monkeypatch.setattr(parallel_plan, "MIN_TURN_SHARE", 0.25)

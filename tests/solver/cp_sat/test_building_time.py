@@ -10,7 +10,7 @@ import pytest
 from ortools.sat.python import cp_model
 
 from ppopt import Pipeline
-from ppopt.cancellation import LOOK
+from ppopt.cancellation import LOOK, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
@@ -18,7 +18,6 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat.model import build_model, hint
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.exact.full_model import FullModel
 from ppopt.solver.method import Outcome
 from ppopt.solver.options import SolveOptions
@@ -80,7 +79,7 @@ def test_the_clock_is_read_while_a_model_is_built(
     start = schedule(problem.pipeline, orders, problem.objective)
     horizon = start.metrics.makespan_ticks
     clock = WorkBetweenReadings(monkeypatch, 10_000)
-    with counted(clock, monkeypatch), Deadline.after(100).scope():
+    with counted(clock, monkeypatch), within(100):
         built = build_model(problem, horizon=horizon, bound=0)
         hint(built, start)
     proto = built.cp.proto
@@ -96,7 +95,7 @@ def test_no_model_is_built_after_the_deadline(
     """Every reading of the clock takes a part of the limit."""
     problem = problem_of(case)
     stepping_clock(monkeypatch, 1.0, readings)
-    with Deadline.after(1.0).scope() as scope:
+    with within(1.0) as scope:
         feasibility_model(problem, 10_000)
     assert scope.ended
 
@@ -114,5 +113,5 @@ def test_a_search_keeps_what_it_knows_when_time_is_up_in_a_model(
     method = FullModel(problem, search.params.full_model)
     monkeypatch.setattr(method, "run", late)
     search.incumbent.submit_orders(one_at_a_time(problem.instance))
-    assert search._turn(Turn(method, 1.0), search.budget) == Outcome()
+    assert search._turn(Turn(method, 1.0)) == Outcome()
     assert search.incumbent.value is not None

@@ -14,7 +14,6 @@ from ppopt.problem import partition
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions import layer_run_bounds, option_bounds, partition_program
 from ppopt.solver.partitions.option_bounds import Tradeoff
 from ppopt.solver.partitions.partition_bounds import ResumableBounding, quick_bound
@@ -70,7 +69,7 @@ def test_bounds_look_at_the_clock_after_little_work(
     """Whatever the number of layers; after the deadline the quick bound is left."""
     own = space(layers, placement, mem_limit=limit)
     clock = WorkBetweenReadings(monkeypatch, LOOKS)
-    with counted(clock, monkeypatch), Deadline.after(1.0).scope():
+    with counted(clock, monkeypatch), within(1.0):
         bounds = ResumableBounding(own).run(int(1.5 * quick_bound(own)))
         bound = bounds.min_bound
     assert bound >= quick_bound(own)

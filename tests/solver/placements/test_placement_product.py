@@ -11,10 +11,10 @@ import pytest
 
 import ppopt
 from ppopt import NotApplicableError, Objective, Pipeline, Status, solve, verify
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choice_of_decisions import choice_of
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements import product as placement_product
 from tests.clock import SHORT, work_clock
 from tests.oracles import exhaustive
@@ -153,7 +153,7 @@ def test_without_time_for_all_placements_some_are_set_up(field: str) -> None:
         stages=2, batches=2, model=model, mem_limit=9, placement="search", **{field: "search"}
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
-    with Deadline.after(0).scope():
+    with within(0):
         candidates = choice_of(problem)
     assert candidates is not None
     assert candidates.lower_bound <= pipeline.grid.time * least_value(pipeline, fused=False)

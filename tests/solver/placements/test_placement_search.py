@@ -20,10 +20,10 @@ from ppopt import (
     evaluate,
     solve,
 )
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Complete, Partial
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.placements import space
 from ppopt.solver.placements.space import PlacementSpace
 from ppopt.verifier import verify
@@ -305,7 +305,7 @@ def test_placements_are_enumerated_until_the_deadline(
     pipeline = Pipeline(stages=7, batches=2, device_speed=list(range(1, 8)))
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.SPLIT)
     clock = stepping_clock(monkeypatch, 1.0, readings)
-    with Deadline.after(1.0).scope():
+    with within(1.0):
         assert PlacementSpace(problem).listed == Partial()
     assert clock.readings <= readings + 1
     result = solve(pipeline, placement="search", workers=1, time_limit=1)

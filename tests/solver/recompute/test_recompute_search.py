@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from ppopt import InputError, Model, Objective, Pipeline, Result, Status, evaluate, solve
+from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Complete
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions import one_partition
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from ppopt.solver.recompute.stage_options import stage_options
@@ -183,7 +183,7 @@ def test_options_are_bounded_until_the_deadline(
 
     monkeypatch.setattr(one_partition, "one_device_bound", counted)
     stepping_clock(monkeypatch, 1.0, readings)
-    with Deadline.after(1.0).scope():
+    with within(1.0):
         cut = PartitionOptionChoice(problem)
         configurations = list(cut.configurations(list(bounds)))
     assert len(bounded) < readings + pipeline.num_devices

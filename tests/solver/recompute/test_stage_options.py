@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from ppopt import Objective, Pipeline, interrupts
-from ppopt.cancellation import scope
+from ppopt.cancellation import scope, within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -18,7 +18,6 @@ from ppopt.problem.layer import Layer
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Partial
-from ppopt.solver.deadline import Deadline
 from ppopt.solver.partitions import one_partition, partition_option_choice
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
 from ppopt.solver.recompute import option_front
@@ -161,7 +160,7 @@ def test_after_the_deadline_one_bound_per_device_is_computed(
     pipeline = Pipeline(
         stages=4, batches=4, model=unequal_layers(64), recompute="search", mem_limit=9999
     )
-    with Deadline.after(1).scope():
+    with within(1):
         choice = PartitionOptionChoice(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
     assert bounded == [0, 1, 2, 3]
     assert choice.lower_bound > 0
