@@ -31,7 +31,7 @@ CAUGHT = {
     "studies/task.py perform": "a row of a sweep: its search or evaluation",
     "studies/task.py solve_stored": "a storage that fails: the result is given anyway",
     "studies/outcome.py reused_or_run": "a stored result that is damaged: it is searched again",
-    "studies/sweep.py _submit": "a storage that fails: the sweep ends with what is stored",
+    "studies/sweep.py _task": "a storage that fails: the sweep ends with what is stored",
     "studies/sweep.py _end": "a storage that fails: the sweep ends with what is stored",
     "studies/parallel_task.py perform": "a combination of a plan: its search",
     "studies/parallel_set_up.py perform": "combinations of a plan: their costs, perhaps in another "

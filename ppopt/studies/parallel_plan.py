@@ -13,8 +13,7 @@ to its end keeps its bound, and the bound over all combinations is the minimum.
 from __future__ import annotations
 
 import time
-from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fractions import Fraction
@@ -285,21 +284,17 @@ class _ParallelSearch:
 
         Further ones have a time limit, so none of these waits in a process for another one to end.
         """
-        engine = self._engine
-        queue = deque(index for index in self._open() if self.rows[index].plan is None)
+        tasks = self._first_tasks(further=further)
+        run_tasks(self._engine, lambda: next(tasks, None), self._take_first, ahead=not further)
 
-        def submit() -> None:
-            while queue and (engine.busy < engine.slots if further else engine.free > 0):
-                index = queue.popleft()
-                if interrupts.pressed() or (over() and self.best is not None):
-                    queue.clear()
-                elif self._open((index,)):
-                    row = self.rows[index]
-                    space = self._spaces[row.parallelism]
-                    seconds = seconds_left() if further else None
-                    engine.submit(index, FirstTask(space, row.state, seconds))
-
-        run_tasks(engine, submit, self._take_first)
+    def _first_tasks(self, *, further: bool) -> Iterator[tuple[int, FirstTask]]:
+        for index in self._open():
+            if interrupts.pressed() or (over() and self.best is not None):
+                return
+            row = self.rows[index]
+            if row.plan is None and self._open((index,)):
+                seconds = seconds_left() if further else None
+                yield index, FirstTask(self._spaces[row.parallelism], row.state, seconds)
 
     def _plan_best(self) -> None:
         """Plan in this process until one of the combinations of the shortest step is planned.
@@ -370,17 +365,13 @@ class _ParallelSearch:
 
         Each is searched for `turn` seconds, or longer if more time is left.
         """
-        engine, queue = self._engine, deque(waiting)
-
-        def submit() -> None:
-            while queue and engine.busy < engine.slots:
-                self._submit(queue.popleft(), queue, turn)
+        tasks = self._tasks(waiting, turn)
 
         def ends() -> bool:
             self._stopped = interrupts.pressed() or self._is_late
             return self._stopped
 
-        run_tasks(engine, submit, self._take, ends)
+        run_tasks(self._engine, lambda: next(tasks, None), self._take, ends, ahead=False)
 
     @property
     def _is_late(self) -> bool:
@@ -388,17 +379,17 @@ class _ParallelSearch:
         latest = self._end + LATE_SHARE * self._limit + GRACE
         return self._planned and time.monotonic() > latest
 
-    def _submit(self, index: int, queue: Sequence[int], turn: float) -> None:
-        """Submit a search of a combination, if it is still open and time remains."""
-        left = seconds_left()
-        if not self._open((index,)) or (
-            left <= MIN_SECONDS and (self._planned or self._engine.busy)
-        ):
-            return
-        num_waiting = len(self._open(queue)) // self._engine.slots
-        turn = max(turn, equal_share(num_waiting) * left)
-        seconds = max(MIN_SECONDS, min(self._end - time.monotonic(), turn))
-        self._engine.submit(index, self._task(index, seconds))
+    def _tasks(self, waiting: Sequence[int], turn: float) -> Iterator[tuple[int, CombinationTask]]:
+        """Searches of the combinations that are still open at their turn, while time remains."""
+        for position, index in enumerate(waiting, 1):
+            left = seconds_left()
+            late = left <= MIN_SECONDS and (self._planned or self._engine.busy)
+            if late or not self._open((index,)):
+                continue
+            num_waiting = len(self._open(waiting[position:])) // self._engine.slots
+            longer = max(turn, equal_share(num_waiting) * left)
+            seconds = max(MIN_SECONDS, min(self._end - time.monotonic(), longer))
+            yield index, self._task(index, seconds)
 
     def _task(self, index: int, seconds: float) -> CombinationTask:
         """Search of a combination."""

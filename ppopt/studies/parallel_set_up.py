@@ -6,10 +6,10 @@ derived model is derived again where it is needed.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import takewhile
 from typing import Any, NamedTuple
 
 from ppopt.cancellation import over, shield
@@ -197,13 +197,8 @@ class SetUp:
         """Those that are left out, each with the reason."""
 
     def _run(self, engine: Engine) -> None:
-        waiting = deque(enumerate(self._tasks))
-
-        def submit() -> None:
-            while waiting and engine.free > 0 and not self._ends:
-                engine.submit(*waiting.popleft())
-
-        run_tasks(engine, submit, self._take)
+        waiting = takewhile(lambda _: not self._ends, enumerate(self._tasks))
+        run_tasks(engine, lambda: next(waiting, None), self._take)
         for task in self._tasks:
             if not (self._valid or self._wrong or task.parallelism in self._skipped):
                 self._add(task, task.perform())

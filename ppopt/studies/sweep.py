@@ -209,23 +209,22 @@ class _Sweep:
             return over() or self.not_stored is not None
 
         with scope(inf):
-            run_tasks(self._engine, self._submit, self._take, ends)
+            run_tasks(self._engine, self._task, self._take, ends)
 
-    def _submit(self) -> None:
-        """Submit as many rows as the engine accepts."""
-        while self._engine.free > 0 and not self.not_stored:
-            next_row = self._following()
-            if next_row is None:
-                return
-            row_index, job = next_row
-            try:
-                stored = self._storage.sound_result(job.key, self.damaged)
-            except StorageError as error:
-                self.not_stored = str(error)
-                return
-            self._running.add(job.key)
-            self._jobs[row_index] = job
-            self._engine.submit(row_index, SweepTask(job, stored))
+    def _task(self) -> tuple[int, SweepTask] | None:
+        """Task of the next row that can run now; None if there is none."""
+        next_row = None if self.not_stored else self._following()
+        if next_row is None:
+            return None
+        row_index, job = next_row
+        try:
+            stored = self._storage.sound_result(job.key, self.damaged)
+        except StorageError as error:
+            self.not_stored = str(error)
+            return None
+        self._running.add(job.key)
+        self._jobs[row_index] = job
+        return row_index, SweepTask(job, stored)
 
     def _following(self) -> tuple[int, SolveJob] | None:
         """Next row that can run now; None if there is none."""

@@ -91,17 +91,26 @@ class DirectEngine:
 
 def run_tasks(
     engine: Engine,
-    submit: Callable[[], None],
+    following: Callable[[], tuple[int, TaskProtocol] | None],
     take: Callable[[Sequence[tuple[int, Done]]], None],
     ends: Callable[[], bool] = lambda: interrupts.pressed(2),
+    *,
+    ahead: bool = True,
 ) -> None:
     """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
+
+    `following` returns the next task with its id; None: there is none now. It is called when the
+    engine can accept a task, or if not `ahead`, when it can run one at once.
 
     By default `ends` is a second Ctrl-C. Searches are then asked to end, and their results are
     processed; a second Ctrl-C does not wait for them.
     """
     while not ends():
-        submit()
+        while engine.free > 0 if ahead else engine.busy < engine.slots:
+            task = following()
+            if task is None:
+                break
+            engine.submit(*task)
         if not engine.busy:
             return
         take(engine.wait(PAUSE))
