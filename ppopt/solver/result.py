@@ -17,6 +17,7 @@ from ppopt.problem.exact import Value, gap_of, plain, ratio
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.origin import SEARCHED, Certificate, HintRecord, Origin
+from ppopt.verifier import checked
 
 if TYPE_CHECKING:
     from ppopt.rechecker.claim import Claim
@@ -193,6 +194,10 @@ class Result(BoundedValue, DrivenResult, NotebookView):
             self.certificate.devices,
             placement or self.certificate.decisions,
         )
+
+    def with_schedule(self, schedule: Schedule) -> Result:
+        """Result with a schedule, which has it as its origin, and which is verified."""
+        return replace(self, schedule=checked(replace(schedule, origin=self.origin())))
 
     def origin(self) -> Origin:
         """Origin of the schedule for its file: everything except the solve time."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from functools import cached_property
 from importlib import import_module
 from math import inf
@@ -36,7 +35,6 @@ from ppopt.solver.relaxation import pairs
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.turns import Turn, Turns, alternate
 from ppopt.solver.warm_start import WarmStart
-from ppopt.verifier import checked
 
 MAX_OPERATIONS = 2_000_000
 """Largest number of operations of a problem."""
@@ -265,8 +263,7 @@ def _result(search: Search, hint: HintRecord | None) -> Result:
     )
     if incumbent.best is None:
         return result
-    schedule = replace(incumbent.best, origin=result.origin())
-    return replace(result, schedule=checked(schedule))
+    return result.with_schedule(incumbent.best)
 
 
 def _proof(search: Search) -> str:

@@ -29,7 +29,6 @@ from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from ppopt.studies.limit_candidates import with_limit
-from ppopt.verifier import checked
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -306,10 +305,8 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         provenance=search.options.provenance,
         solve_seconds=search.seconds(point.limit),
     )
-    schedule = replace(point.schedule, pipeline=pipeline, origin=result.origin())
-    return FrontierPoint(
-        limit, replace(result, schedule=checked(schedule)), _is_limit_proved(search.curve, point)
-    )
+    result = result.with_schedule(replace(point.schedule, pipeline=pipeline))
+    return FrontierPoint(limit, result, _is_limit_proved(search.curve, point))
 
 
 def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:

@@ -27,7 +27,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.options import checked_options
 from ppopt.solver.result import Callback, Provenance, Result, Status
 from ppopt.solver.search import problem_of
-from ppopt.solver.solve import earlier_bound, search_decisions, solve
+from ppopt.solver.solve import earlier_bound, search_decisions, solve_problem
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies.best_choice import best_choice
 from ppopt.studies.records import (
@@ -42,7 +42,7 @@ from ppopt.studies.records import (
     workers,
 )
 from ppopt.studies.solve_job import SolveJob, instance_of, version
-from ppopt.verifier import checked, verify
+from ppopt.verifier import verify
 from ppopt.versions import versions
 
 SCHEMA = 1
@@ -81,9 +81,7 @@ def with_spent_time(result: Result) -> Result:
 def with_origin(result: Result) -> Result:
     """Result whose schedule has it as its origin, verified again."""
     schedule = result.schedule
-    if schedule is None:
-        return result
-    return replace(result, schedule=checked(replace(schedule, origin=result.origin())))
+    return result if schedule is None else result.with_schedule(schedule)
 
 
 def reused_or_run(
@@ -130,20 +128,10 @@ def run_job(
 def _searched(
     job: SolveJob, earlier: Result | None, progress: Callback | None, began: float | None
 ) -> Result:
-    pipeline = job.pipeline
-    if earlier is None or earlier.bound_ticks is None:
-        return solve(
-            pipeline,
-            objective=job.objective,
-            backward_kind=job.backward_kind,
-            time_limit=job.time_limit,
-            workers=job.workers,
-            seed=job.seed,
-            progress=progress,
-            began=began,
-        )
-    problem = problem_of(pipeline, job.objective, job.backward_kind)
+    problem = problem_of(job.pipeline, job.objective, job.backward_kind)
     options = checked_options(job.time_limit, job.workers, job.seed, progress=progress, began=began)
+    if earlier is None or earlier.bound_ticks is None:
+        return solve_problem(problem, options)
     schedules = () if earlier.schedule is None else (earlier.schedule,)
     start = WarmStart(schedules=schedules, bound=earlier_bound(problem, earlier))
     return search_decisions(start, problem, options)

@@ -18,7 +18,7 @@ from ppopt.cancellation import checkpoint, over, scope, shield
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver import search as search_module
+from ppopt.solver import result as result_module
 from ppopt.solver.bounds.destructive_bounds import feasibility_model
 from ppopt.solver.cp_sat import cpsat
 from tests.clock import work_clock
@@ -132,13 +132,13 @@ def test_other_threads_do_without() -> None:
 
 
 def test_ctrl_c_after_the_search_keeps_what_it_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = search_module.checked
+    check = result_module.checked
 
     def pressed(schedule: Schedule) -> Schedule:
         press()
         return check(schedule)
 
-    monkeypatch.setattr(search_module, "checked", pressed)
+    monkeypatch.setattr(result_module, "checked", pressed)
     result = solve(Pipeline(stages=2, batches=2), workers=1)
     assert (result.status, result.interrupted) == (Status.OPTIMAL, True)
 

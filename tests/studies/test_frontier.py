@@ -22,7 +22,6 @@ from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.schedule.schedule import Schedule
 from ppopt.solver import solve as solve_module
 from ppopt.solver.bound import Bound
 from ppopt.solver.options import SolveOptions, checked_options
@@ -293,13 +292,13 @@ def test_ctrl_c_keeps_the_points_found(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_ctrl_c_while_the_points_are_verified_keeps_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    check = frontier_module.checked
+    point = frontier_module._point
 
-    def pressed(schedule: Schedule) -> Schedule:
+    def pressed(*arguments: Any) -> Any:
         signal.raise_signal(signal.SIGINT)
-        return check(schedule)
+        return point(*arguments)
 
-    monkeypatch.setattr(frontier_module, "checked", pressed)
+    monkeypatch.setattr(frontier_module, "_point", pressed)
     curve = frontier(Pipeline(stages=2, batches=3), workers=1)
     assert (curve.interrupted, curve.status) == (True, Status.OPTIMAL)
     assert steps(curve)

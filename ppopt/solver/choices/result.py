@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate, HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -13,7 +11,6 @@ from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import SearchedConfigurations
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result, Status
-from ppopt.verifier import checked
 
 
 def result_of(
@@ -48,7 +45,7 @@ def result_of(
     )
     if best is None or best.schedule is None:
         return result
-    return replace(result, schedule=checked(replace(best.schedule, origin=result.origin())))
+    return result.with_schedule(best.schedule)
 
 
 def known_result(problem: Problem, schedule: Schedule, options: SolveOptions) -> Result:
