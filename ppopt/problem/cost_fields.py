@@ -153,8 +153,10 @@ def has_unequal_shares(fields: Fields) -> bool:
     return len(set(shares)) > 1
 
 
-def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ...] | Any]:
-    """Costs of one of the `chunks` stages into which the equal share of every device is divided.
+def of_equal_chunks(
+    fields: Fields, chunks: int, stages: int
+) -> dict[str, tuple[Fraction, ...] | None]:
+    """Costs of the stages, `chunks` of which are the equal share of a device.
 
     Raises NotApplicableError if shares differ: other placements then have other stages.
     """
@@ -167,5 +169,5 @@ def of_equal_chunks(fields: Fields, chunks: int) -> dict[str, tuple[Fraction, ..
                 "placement; give one number for all, a placement list, or layers"
             )
         parts = chunks if cost.cut_by_chunks else 1
-        costs[cost.field] = None if values is None else values[0] / parts
+        costs[cost.field] = None if values is None else (values[0] / parts,) * stages
     return costs

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
 from itertools import accumulate, pairwise
 from math import floor
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -106,12 +105,20 @@ def by_rules(pipeline: Pipeline) -> Iterator[Pipeline]:
     """Pipelines whose searched recompute and offload follow a rule; what is stated stays.
 
     First no layer does what is searched, then all recompute that may, then all offload that may.
+    All have the partition and the limits of the pipeline.
     """
-    searched = (pipeline.open_decisions & Decisions.OF_LAYERS).names
-    none: dict[str, Any] = dict.fromkeys(searched, "none")
-    yield replace(pipeline, **none)
-    for field in searched:
-        yield replace(pipeline, **none | {field: RULES[field][1]})
+    searched = pipeline.open_decisions & Decisions.OF_LAYERS
+    if not searched:
+        yield pipeline
+        return
+    none, decided = pipeline.model.undecided(searched), dict.fromkeys(searched.names)
+    models = [none]
+    if Decisions.RECOMPUTE in searched:
+        models.append(none.with_recompute("full"))
+    if Decisions.OFFLOAD in searched:
+        models.append(none.with_offload("all"))
+    for model in models:
+        yield pipeline.with_partition(pipeline.counts, model, **decided)
 
 
 def with_modules(field: str, choice: Any, modules: Any) -> Any:

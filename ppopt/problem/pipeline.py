@@ -46,8 +46,13 @@ from ppopt.problem.traits import RESOURCES, Traits, pipeline_traits
 MAX_TABLES = 64
 """Maximum number of placements, with links and speeds, whose tables a model caches."""
 _FIELDS = tuple(field.name for field in dataclasses.fields(PipelineFields))
-_LAYOUT = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks", "counts")
-"""What follows from the placement and the partition."""
+_LAYOUT = ("hosts", "hosted", "num_stages", "num_devices", "num_chunks")
+"""What follows from the fields of `_OF_LAYOUT`."""
+_OF_LAYOUT = frozenset(("stages", "chunks", "placement", "routes"))
+_ROW = ("partitions", "stage_row")
+"""What follows from the fields that have a part in the costs of the stages."""
+_WITHOUT_COSTS = frozenset(("batches", "mem_limit", "order", "link_mode", "recompute", "offload"))
+"""Fields that have none."""
 
 
 @accepts_every_name
@@ -217,7 +222,7 @@ class Pipeline(PipelineStructure):
         values |= dict.fromkeys((opened & decisions & Decisions.OF_MODEL).fields)
         if Decisions.ORDER in opened & decisions:
             values["order"] = tuple(range(self.batches))
-        pipeline = replace(self, **values | fields)
+        pipeline = self.with_layers(**values | fields)
         is_placed = Decisions.PLACEMENT in opened & decisions
         return pipeline.placed(self.hosts[0]) if is_placed else pipeline
 
@@ -353,40 +358,53 @@ class Pipeline(PipelineStructure):
         """
         costs: dict[str, Any] = {}
         if self.model is None and self.num_chunks > 1:
-            costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks)
-        return replace(self, stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs)
+            costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks, self.num_stages)
+        own = {"stages": self.num_stages, "chunks": None, "placement": tuple(hosts)}
+        return self.with_layers(**own, **costs)
 
-    def with_partition(self, counts: Sequence[int], model: Model | None = None) -> Pipeline:
+    def with_partition(
+        self, counts: Sequence[int], model: Model | None = None, **fields: Any
+    ) -> Pipeline:
         """The pipeline with another partition of its layers, `counts` per stage: nothing is read.
 
         `model` has the same layers with another choice of those that recompute and offload. Limits
-        are those of this pipeline. Raises ConflictError if times or memory are too large or too
-        finely divided.
+        are those of this pipeline. `fields` are others, such as `recompute`. Raises ConflictError
+        if times or memory are too large or too finely divided.
         """
         table, chosen = self.partitions, self.model if model is None else model
         if chosen is not self.model:
             table = table.having(chosen)
-        own = dict.fromkeys(("partition", "counts"), tuple(counts)) | table.delays_of(counts)
-        row = self.having(model=chosen, partitions=table, mem_limit=self.limits, **own)
-        if self.overlap is not None:
-            first = self.first_backward
-            set_fields(row, **cost_fields.of_layers(chosen, row.counts, first))
+        own: dict[str, Any] = dict.fromkeys(("partition", "counts"), tuple(counts))
+        own |= {"model": chosen, "partitions": table, "mem_limit": self.limits}
+        row = self.with_layers(**own, **fields)
         _ = row.ticks
         return row
 
-    def with_choice(self, model: Model, **fields: Any) -> Pipeline:
-        """The pipeline whose layers recompute and offload as those of `model`; nothing is read."""
-        pairs = {}
-        if self.overlap is not None:
-            pairs = cost_fields.of_layers(model, self.counts, self.first_backward)
-        return self.having(model=model, **pairs, **fields)
+    def with_layers(self, **fields: Any) -> Pipeline:
+        """The pipeline `having` other values of some fields.
+
+        Delays by size and times of pairs of a model follow from the layers of its stages.
+        """
+        row = self.having(**fields)
+        if row.model is not None:
+            derived: dict[str, Any] = row.partitions.delays_of(row.counts)
+            if row.overlap is not None:
+                first = row.first_backward
+                derived |= cost_fields.of_layers(row.model, row.counts, first)
+            set_fields(row, **derived)
+        return row
 
     def having(self, **fields: Any) -> Pipeline:
         """The pipeline with other values of some fields, in the form in which pipelines have them.
 
-        Nothing is read or checked. The partition stays unless the placement changes.
+        Nothing is read or checked. Counts of layers stay unless partition or placement change.
         """
-        known, names = vars(self), _FIELDS if "placement" in fields else _FIELDS + _LAYOUT
+        known, names = vars(self), _FIELDS
+        if not _OF_LAYOUT & fields.keys():
+            names += _LAYOUT
+            names += () if "partition" in fields else ("counts",)
+        if fields.keys() <= _WITHOUT_COSTS:
+            names += _ROW
         copied: Pipeline = object.__new__(type(self))
         shared = {name: known[name] for name in names if name in known}
         set_fields(copied, **shared | fields)

@@ -82,10 +82,9 @@ def clear_cache() -> None:
 def with_explicit_placement(pipeline: Pipeline) -> Pipeline:
     """Pipeline with explicit chunks and placement, and without limits.
 
-    Strategies that do not apply reject it at once. The others use it unchanged, which saves the
-    checks of another pipeline.
+    Strategies that do not apply reject it at once. The others use it unchanged.
     """
     if not pipeline.named_placement or pipeline.num_devices == 1:
         return pipeline.unlimited
     name = "linear" if pipeline.num_chunks == 1 else pipeline.resolved_placement
-    return replace(pipeline, chunks=pipeline.num_chunks, placement=name, mem_limit=None)
+    return pipeline.having(chunks=pipeline.num_chunks, placement=name, mem_limit=None)

@@ -407,7 +407,7 @@ def _with_open(searched: Pipeline, chosen: Decisions) -> Pipeline:
     if not chosen & ~Decisions.PLACEMENT:
         return placed
     left_open: dict[str, Any] = dict.fromkeys((chosen & Decisions.OF_STRATEGY).fields, SEARCH)
-    return replace(placed, **left_open, mem_limit=searched.limits)
+    return placed.with_layers(**left_open, mem_limit=searched.limits)
 
 
 def _keeps(schedule: Schedule, pipeline: Pipeline) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import Container, Iterable, Iterator, Sequence
-from dataclasses import replace
 from math import inf
 from operator import itemgetter
 from typing import Any
@@ -82,7 +81,7 @@ class StrategySearch(Choice):
         """
         rule, self._options, self._seed = resolve(strategy), options or Options(), seed
         self._strategy, self._bounds = rule.name, bounds
-        placed = rule.apply(replace(pipeline, mem_limit=pipeline.limits), self._options)
+        placed = rule.apply(pipeline.having(mem_limit=pipeline.limits), self._options)
         self.space = StrategyConfigurations(placed, seed)
         kind = BackwardKind.WHOLE if rule.fused else BackwardKind.MIXED
         self.problem = Problem(placed, objective, kind)

@@ -116,5 +116,5 @@ def _bound_of_all(problem: Problem) -> int:
     """Lower bound of all placements with any partition and recompute."""
     pipeline = problem.pipeline
     model = pipeline.model.recomputing(lambda _: False)
-    bare = pipeline.with_choice(model, recompute=None)
+    bare = pipeline.with_layers(model=model, recompute=None)
     return PlacementSpace(replace(problem, pipeline=bare)).lower_bound

@@ -389,7 +389,7 @@ class PlacementSpace:
         base = self._base
         model = base.model if base.overlap is None else base.model.on_compute()
         delays = {name: _min_delay(getattr(base, name)) for name in ("p2p", "backward_p2p")}
-        alone = base.having(
+        alone = base.with_layers(
             model=model,
             stages=len(model),
             placement=tuple(min(layer, self.num_devices - 1) for layer in range(len(model))),
@@ -397,7 +397,6 @@ class PlacementSpace:
             **dict.fromkeys(("overlap", "overlap_input")),
             **delays,
         )
-        alone = alone.having(**alone.partitions.delays_of(alone.counts))
         return replace(self._problem, pipeline=alone)
 
     def _waits(self, fastest: int) -> list[int]:
