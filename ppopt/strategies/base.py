@@ -133,8 +133,7 @@ class Strategy:
             raise InputError(
                 "unshard_ahead: no weights are gathered; give unshard, or leave it out"
             )
-        own = self.chunks(options) if callable(self.chunks) else self.chunks
-        units = self._units(pipeline)
+        own, units = self.chunks_of(options), self._units(pipeline)
         if not pipeline.named_placement:
             return self._apply_explicit(_changed(pipeline, **units), own)
         asked = pipeline.chunks or pipeline.chunks_of_partition
@@ -150,6 +149,10 @@ class Strategy:
                 f"which is placed {self.placement}; leave --placement out"
             )
         return _changed(pipeline, chunks=chunks, placement=self.placement, **units)
+
+    def chunks_of(self, options: Options) -> int | None:
+        """Stages per device with these options; None: any number."""
+        return self.chunks(options) if callable(self.chunks) else self.chunks
 
     def own_options(self, options: Options) -> Options:
         """Those of the options that the strategy has."""

@@ -24,7 +24,7 @@ from ppopt.strategies import Strategy, registry
 from ppopt.studies.baselines import Evaluation, EvaluationRequest, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Plan, PlanBaseline
-from ppopt.studies.plan_space import AS_GIVEN, PlanConfiguration, PlanSpace
+from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 MAX_SECONDS = 0.5
 """Maximum estimated seconds of one schedule; slower strategies are skipped."""
@@ -36,8 +36,8 @@ class _Variant(NamedTuple):
     """A strategy with its chunks and recompute."""
 
     strategy: Strategy
-    chunks: int | None
-    """Stages per device; None: the strategy prescribes them."""
+    chunks: int
+    """Stages per device."""
     recompute: str
 
 
@@ -163,7 +163,8 @@ class PlanBaselines:
                 fits_kind,
             ):
                 continue
-            for chunks in space.chunks if strategy.chunks is None else (None,):
+            own = strategy.chunks_of(space.options)
+            for chunks in space.chunks if own is None else (own,):
                 yield from (_Variant(strategy, chunks, choice) for choice in recompute)
 
     def _placed(self, variant: _Variant, batches: int) -> Iterator[_Setting]:
@@ -173,24 +174,14 @@ class PlanBaselines:
         state the weight memory, of which devices then need two copies.
         """
         space, (strategy, chunks, recompute) = self._space, variant
+        configuration = PlanConfiguration(batches, strategy.placement, chunks, recompute)
+        options = strategy.own_options(space.options)
         with suppress(NotApplicableError), not_applicable():
-            pipeline = space.model.pipeline(
-                devices=space.devices,
-                batches=batches,
-                chunks=chunks,
-                partition=space.partition,
-                recompute=None if recompute == AS_GIVEN else recompute,
-                **space.on_one_grid,
-            )
-            options = strategy.own_options(space.options)
+            pipeline = space.pipeline(configuration)
             placed = strategy.apply(pipeline, options)
             twice = placed.routes > pipeline.routes
             known = space.runtime == "any" and any(pipeline.costs.static)
-            configuration = PlanConfiguration(
-                batches, strategy.placement, placed.num_chunks, recompute, strategy.name
-            )
-            is_row = configuration in space
+            is_row = configuration._replace(strategy=strategy.name) in space
             if placed.num_slices == pipeline.num_slices and (known or not twice) and not is_row:
-                same_routes = placed.routes == pipeline.routes
-                in_space = same_routes and configuration._replace(strategy=SEARCHED) in space
+                in_space = not twice and configuration in space
                 yield _Setting(EvaluationRequest(strategy, placed, options), variant, in_space)

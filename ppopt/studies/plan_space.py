@@ -97,6 +97,10 @@ class PlanSpace:
     """`search`, or a partition as `ppopt.Pipeline` takes it, for every configuration."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `ppopt.Pipeline`, such as `p2p` and `mem_limit`."""
+    _pipelines: dict[PlanConfiguration, Pipeline] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+    """Pipelines of configurations of any order, each read once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", self._recompute_modes())
@@ -221,8 +225,8 @@ class PlanSpace:
         if configuration.strategy == SEARCHED:
             return True
         rule = resolve(configuration.strategy)
-        chunks = rule.chunks(self.options) if callable(rule.chunks) else rule.chunks
-        return rule.placement == configuration.placement and chunks in (None, configuration.chunks)
+        chunks = rule.chunks_of(self.options) or configuration.chunks
+        return (rule.placement, chunks) == (configuration.placement, configuration.chunks)
 
     def weight(self, batches: int) -> int:
         """Factor on times of so many microbatches that makes them comparable with others."""
@@ -233,20 +237,10 @@ class PlanSpace:
 
         Raises NotApplicableError if there is none.
         """
-        recompute = configuration.recompute
-        fields = self.on_one_grid
-        if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
-            fields["offload"] = "none"
-        with not_applicable():
-            pipeline = self.model.pipeline(
-                devices=self.devices,
-                batches=configuration.batches,
-                placement=configuration.placement,
-                chunks=configuration.chunks,
-                partition=self.partition,
-                recompute=None if recompute == AS_GIVEN else recompute,
-                **fields,
-            )
+        key = configuration._replace(strategy=SEARCHED)
+        if key not in self._pipelines:
+            self._pipelines[key] = self._read(key)
+        pipeline = self._pipelines[key]
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
         if self.runtime == "primus":
@@ -257,6 +251,21 @@ class PlanSpace:
         placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
+
+    def _read(self, configuration: PlanConfiguration) -> Pipeline:
+        recompute, fields = configuration.recompute, self.on_one_grid
+        if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
+            fields["offload"] = "none"
+        with not_applicable():
+            return self.model.pipeline(
+                devices=self.devices,
+                batches=configuration.batches,
+                placement=configuration.placement,
+                chunks=configuration.chunks,
+                partition=self.partition,
+                recompute=None if recompute == AS_GIVEN else recompute,
+                **fields,
+            )
 
     def current_schedule(
         self, current: Schedule | str | None, objective: Objective
