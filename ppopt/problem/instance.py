@@ -51,8 +51,8 @@ ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
 SPLIT_MODE, WHOLE_MODE = 0, 1
 """Modes of the classes that choose between a split and a whole backward."""
-Amounts = tuple[tuple[tuple[int, ...], ...], ...]
-"""An amount of every operation, [option][class][microbatch]."""
+Amounts = tuple[tuple[int, ...], ...]
+"""An amount of every operation, [class][microbatch]."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -389,35 +389,30 @@ class Instance:
 
         Empty if the class has no operation in this option.
         """
-        return self._amounts["duration"][option][class_id]
+        return self._amounts("duration", option)[class_id]
 
     def allocated(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each operation allocates at its start, in ticks, in the form of `times`."""
-        return self._amounts["allocates"][option][class_id]
+        return self._amounts("allocates", option)[class_id]
 
     def freed(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each operation frees at its end, in ticks, in the form of `times`."""
-        return self._amounts["frees"][option][class_id]
+        return self._amounts("frees", option)[class_id]
 
     def changes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each operation, in ticks, in the form of `times`."""
-        return self._amounts["change"][option][class_id]
+        return self._amounts("change", option)[class_id]
 
-    @cached_property
-    def _amounts(self) -> dict[str, Amounts]:
-        """Amounts of every operation, by the name of the field of its mode."""
-        amounts: dict[str, Amounts] = {}
-        for name in ("duration", "allocates", "frees", "change", "pair_workspace"):
-            split = self._rows(SPLIT_MODE, name)
-            amounts[name] = split, self._rows(WHOLE_MODE, name) if self.mixed else split
-        return amounts
-
-    def _rows(self, option: int, name: str) -> tuple[tuple[int, ...], ...]:
-        rows = []
-        for class_id, op_class in enumerate(self.classes):
-            row = tuple(getattr(mode, name) for mode in self.operation_modes(class_id, option))
-            rows.append(row * op_class.size if len(row) == 1 else row)
-        return tuple(rows)
+    def _amounts(self, name: str, option: int) -> Amounts:
+        """An amount of every operation, by the name of the field of its mode."""
+        known: dict[tuple[str, int], Amounts] = vars(self).setdefault("_rows", {})
+        if (name, option) not in known:
+            rows = []
+            for class_id, op_class in enumerate(self.classes):
+                row = tuple(getattr(mode, name) for mode in self.operation_modes(class_id, option))
+                rows.append(row * op_class.size if len(row) == 1 else row)
+            known[name, option] = tuple(rows)
+        return known[name, option]
 
     @cached_property
     def durations(self) -> Ints:
@@ -442,10 +437,24 @@ class Instance:
     def _by_code(self, name: str) -> Ints:
         """An amount of every operation number; 0 if there is no such operation."""
         amounts = np.zeros(self.num_codes, dtype=np.int64)
-        for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
-            codes = np.concatenate(self._codes_of_whole if option else self.codes)
-            amounts[codes[codes != ABSENT]] = [*chain(*self._amounts[name][option])]
+        for codes, modes, counts in self._modes:
+            amounts[codes] = np.repeat([getattr(mode, name) for mode in modes], counts)
         return amounts
+
+    @cached_property
+    def _modes(self) -> list[tuple[Ints, list[Mode], list[int]]]:
+        """Of each option: the numbers of all operations, their modes, and how many have each."""
+        options = []
+        for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
+            each = [self.operation_modes(class_id, option) for class_id in range(len(self.classes))]
+            codes = [self.codes_in(class_id, option) for class_id, own in enumerate(each) if own]
+            counts = [
+                op_class.size // len(own)
+                for op_class, own in zip(self.classes, each, strict=True)
+                for _ in own
+            ]
+            options.append((np.concatenate(codes), list(chain(*each)), counts))
+        return options
 
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers that run as one, in ticks.
@@ -466,7 +475,8 @@ class Instance:
     @property
     def has_instants(self) -> bool:
         """Whether operations may have zero duration."""
-        return not all(all(row) for rows in self._amounts["duration"] for row in rows)
+        options = (SPLIT_MODE, WHOLE_MODE)
+        return not all(all(row) for own in options for row in self._amounts("duration", own))
 
     @cached_property
     def auxiliary_classes(self) -> range:
