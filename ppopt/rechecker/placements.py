@@ -8,7 +8,6 @@ placements.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import permutations, product
 
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
@@ -74,6 +73,4 @@ def _is_matrix(delays: object) -> bool:
 
 def claim_of_placement(claim: Claim, hosts: Hosts) -> Claim:
     """The claim of one placement, and of every choice that the pipeline leaves open."""
-    return claim.for_pipeline(
-        replace(claim.pipeline, mem_limit=claim.pipeline.limits).placed(hosts)
-    )
+    return claim.for_pipeline(claim.pipeline.having(mem_limit=claim.pipeline.limits).placed(hosts))

@@ -253,15 +253,15 @@ def _variants_of_times(pipeline: Pipeline) -> tuple[Pipeline, ...]:
     stages = pipeline.without_model()
     kinds = (stages.forward, stages.backward_input, stages.weight)
     equal, medians = (1, 1, 1), tuple(map(median_low, kinds))
-    variants = (_timed(pipeline, equal, p2p=0, backward_p2p=None), _timed(pipeline, medians))
+    variants = (_timed(stages, equal, p2p=0, backward_p2p=None), _timed(stages, medians))
     return tuple(dict.fromkeys((pipeline, *variants)))
 
 
-def _timed(pipeline: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline:
+def _timed(stages: Pipeline, times: tuple[Any, ...], **links: Any) -> Pipeline:
     """The pipeline with other times of F, B and W, the same for all stages, and other links."""
     forward, backward, weight = times
     return replace(
-        pipeline.without_model(),
+        stages,
         forward=forward,
         backward_input=backward,
         weight=weight,

@@ -345,7 +345,7 @@ class _Comparing:
 def _with_limits(schedule: Schedule) -> Schedule:
     """The schedule with the limits of its devices as numbers, also where they are those of 1F1B."""
     pipeline = schedule.pipeline
-    return replace(schedule, pipeline=replace(pipeline, mem_limit=pipeline.limits))
+    return replace(schedule, pipeline=pipeline.having(mem_limit=pipeline.limits))
 
 
 def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
@@ -353,7 +353,7 @@ def _limited(pipeline: Pipeline, mem_limit: Any) -> Pipeline:
     if mem_limit is not None:
         pipeline = replace(pipeline, mem_limit=mem_limit)
     if pipeline.open_decisions & Decisions.OF_STRATEGY and pipeline.limits is not None:
-        pipeline = replace(pipeline, mem_limit=pipeline.limits)
+        pipeline = pipeline.having(mem_limit=pipeline.limits)
     return pipeline
 
 

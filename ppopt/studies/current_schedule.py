@@ -86,7 +86,7 @@ def current_schedule(
     """
     options = options or Options()
     if pipeline.limits is not None:
-        pipeline = replace(pipeline, mem_limit=pipeline.limits)
+        pipeline = pipeline.having(mem_limit=pipeline.limits)
     if current is None:
         if recompute is None:
             is_open = Decisions.RECOMPUTE in pipeline.open_decisions

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 from operator import sub
@@ -51,7 +50,7 @@ def timed(
 ) -> Schedule:
     """Return the schedule of `evaluate` before it is verified."""
     if Decisions.ORDER in pipeline.open_decisions:
-        return _in_best_order(replace(pipeline, order=GIVEN_ORDER), strategy, objective, options)
+        return _in_best_order(pipeline.having(order=GIVEN_ORDER), strategy, objective, options)
     options, rule, objective = options or Options(), resolve(strategy), Objective(objective)
     placed = rule.apply(pipeline, options)
     return min(

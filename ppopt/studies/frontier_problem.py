@@ -217,7 +217,7 @@ class FrontierProblem:
         """
         if not self.decisions or self._strategy is not None:
             return None
-        pipeline = replace(schedule.pipeline, mem_limit=self.problem.pipeline.limits)
+        pipeline = schedule.pipeline.having(mem_limit=self.problem.pipeline.limits)
         return FrontierProblem(replace(self.problem, pipeline=pipeline))
 
     def bound_at(self, limit: int) -> Bound:

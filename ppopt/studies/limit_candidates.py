@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import floor, gcd
 from typing import NamedTuple
@@ -26,8 +25,8 @@ LARGEST_SET = 2**22
 def with_limit(pipeline: Pipeline, limit: Fraction, own: Pipeline | None = None) -> Pipeline:
     """Pipeline with one limit for every device; those of `own`, or else its own, hold if lower."""
     limits = (own or pipeline).limits
-    lower = limit if limits is None else [min(limit, own_limit) for own_limit in limits]
-    return replace(pipeline, mem_limit=lower)
+    lower = limit if limits is None else tuple(min(limit, own_limit) for own_limit in limits)
+    return pipeline.having(mem_limit=lower)
 
 
 class _LiveAmounts(NamedTuple):

@@ -168,7 +168,7 @@ class PlanCandidate:
         own = self.problem.pipeline
         named = schedule.pipeline
         if (named.placement, named.chunks) != (own.placement, own.chunks):
-            named = replace(named, placement=own.placement, chunks=own.chunks)
+            named = named.having(placement=own.placement, chunks=own.chunks)
             schedule = replace(schedule, pipeline=named)
         result = known_result(self.problem, schedule, self.options)
         assert named.grid.time == own.grid.time, "configurations share ticks"

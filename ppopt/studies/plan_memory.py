@@ -28,7 +28,7 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
         return LeastMemory(candidate.peak, candidate.peak)
     search = _search_memory(candidate, None, tell)
     point, (problem,) = search.curve.points[-1], search.problems
-    pipeline = replace(point.schedule.pipeline, mem_limit=candidate.problem.pipeline.limits)
+    pipeline = point.schedule.pipeline.having(mem_limit=candidate.problem.pipeline.limits)
     candidate.take(replace(point.schedule, pipeline=pipeline))
     return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
 

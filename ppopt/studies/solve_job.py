@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -122,9 +122,9 @@ class SolveJob:
         limits = requested.limits if self.limited else None
         opened = requested.open_decisions
         if Decisions.PLACEMENT in opened:
-            requested = replace(requested, mem_limit=limits).placed(chosen.hosts[0])
+            requested = requested.having(mem_limit=limits).placed(chosen.hosts[0])
         if Decisions.ORDER in opened and isinstance(chosen.order, tuple):
-            requested = replace(requested, order=GIVEN_ORDER).reordered(chosen.order)
+            requested = requested.having(order=GIVEN_ORDER).reordered(chosen.order)
         if opened & (Decisions.PARTITION | Decisions.OF_MODEL):
             model = requested.model.decided_as(chosen.model, opened)
             fields = {"model": model, "partition": chosen.counts, "mem_limit": limits}
