@@ -22,7 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -414,47 +414,35 @@ class Instance:
             known[name, option] = tuple(rows)
         return known[name, option]
 
-    @cached_property
+    @property
     def durations(self) -> Ints:
         """Duration of every operation number, in ticks; 0 if there is no such operation."""
-        return self._by_code("duration")
+        return self._by_code["duration"]
 
-    @cached_property
+    @property
     def allocations(self) -> Ints:
         """Memory that every operation number allocates at its start, in ticks of memory."""
-        return self._by_code("allocates")
+        return self._by_code["allocates"]
 
-    @cached_property
+    @property
     def frees(self) -> Ints:
         """Memory that every operation number frees at its end, in ticks of memory."""
-        return self._by_code("frees")
+        return self._by_code["frees"]
 
-    @cached_property
+    @property
     def pair_workspaces(self) -> Ints:
         """Memory that every operation number also allocates and frees if it is in a pair."""
-        return self._by_code("pair_workspace")
-
-    def _by_code(self, name: str) -> Ints:
-        """An amount of every operation number; 0 if there is no such operation."""
-        amounts = np.zeros(self.num_codes, dtype=np.int64)
-        for codes, modes, counts in self._modes:
-            amounts[codes] = np.repeat([getattr(mode, name) for mode in modes], counts)
-        return amounts
+        return self._by_code["pair_workspace"]
 
     @cached_property
-    def _modes(self) -> list[tuple[Ints, list[Mode], list[int]]]:
-        """Of each option: the numbers of all operations, their modes, and how many have each."""
-        options = []
+    def _by_code(self) -> dict[str, Ints]:
+        """Every field of the mode of every operation number; 0 if there is no such operation."""
+        modes = np.zeros((self.num_codes, len(Mode._fields)), dtype=np.int64)
         for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
-            each = [self.operation_modes(class_id, option) for class_id in range(len(self.classes))]
-            codes = [self.codes_in(class_id, option) for class_id, own in enumerate(each) if own]
-            counts = [
-                op_class.size // len(own)
-                for op_class, own in zip(self.classes, each, strict=True)
-                for _ in own
-            ]
-            options.append((np.concatenate(codes), list(chain(*each)), counts))
-        return options
+            for class_id in range(len(self.classes)):
+                if own := self.operation_modes(class_id, option):
+                    modes[self.codes_in(class_id, option)] = own
+        return dict(zip(Mode._fields, modes.T.copy(), strict=True))
 
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers that run as one, in ticks.
@@ -475,8 +463,8 @@ class Instance:
     @property
     def has_instants(self) -> bool:
         """Whether operations may have zero duration."""
-        options = (SPLIT_MODE, WHOLE_MODE)
-        return not all(all(row) for own in options for row in self._amounts("duration", own))
+        each = (self._amounts("duration", option) for option in (SPLIT_MODE, WHOLE_MODE))
+        return not all(all(row) for rows in each for row in rows)
 
     @cached_property
     def auxiliary_classes(self) -> range:

@@ -112,12 +112,8 @@ def by_rules(pipeline: Pipeline) -> Iterator[Pipeline]:
         yield pipeline
         return
     none, decided = pipeline.model.undecided(searched), dict.fromkeys(searched.names)
-    models = [none]
-    if Decisions.RECOMPUTE in searched:
-        models.append(none.with_recompute("full"))
-    if Decisions.OFFLOAD in searched:
-        models.append(none.with_offload("all"))
-    for model in models:
+    every = {"recompute": none.with_recompute("full"), "offload": none.with_offload("all")}
+    for model in (none, *map(every.__getitem__, decided)):
         yield pipeline.with_partition(pipeline.counts, model, **decided)
 
 

@@ -216,15 +216,14 @@ class Pipeline(PipelineStructure):
         Limits stay the same, and the partition unless that decision is open and not among these.
         """
         opened = self.open_decisions
-        values: dict[str, Any] = {"mem_limit": self.limits}
-        if self.model is not None and Decisions.PARTITION not in opened & ~decisions:
+        made, values = opened & decisions, {"mem_limit": self.limits}
+        if self.model is not None and Decisions.PARTITION not in opened ^ made:
             values["partition"] = self.counts
-        values |= dict.fromkeys((opened & decisions & Decisions.OF_MODEL).fields)
-        if Decisions.ORDER in opened & decisions:
+        values |= dict.fromkeys((made & Decisions.OF_MODEL).fields)
+        if Decisions.ORDER in made:
             values["order"] = tuple(range(self.batches))
         pipeline = self.with_layers(**values | fields)
-        is_placed = Decisions.PLACEMENT in opened & decisions
-        return pipeline.placed(self.hosts[0]) if is_placed else pipeline
+        return pipeline.placed(self.hosts[0]) if Decisions.PLACEMENT in made else pipeline
 
     def refuse_open(self, decisions: Decisions, where: str) -> None:
         """Raise InputError if one of these decisions is open, which `where` does not make."""
@@ -359,8 +358,9 @@ class Pipeline(PipelineStructure):
         costs: dict[str, Any] = {}
         if self.model is None and self.num_chunks > 1:
             costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks, self.num_stages)
-        own = {"stages": self.num_stages, "chunks": None, "placement": tuple(hosts)}
-        return self.with_layers(**own, **costs)
+        return self.with_layers(
+            stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs
+        )
 
     def with_partition(
         self, counts: Sequence[int], model: Model | None = None, **fields: Any
@@ -374,9 +374,8 @@ class Pipeline(PipelineStructure):
         table, chosen = self.partitions, self.model if model is None else model
         if chosen is not self.model:
             table = table.having(chosen)
-        own: dict[str, Any] = dict.fromkeys(("partition", "counts"), tuple(counts))
-        own |= {"model": chosen, "partitions": table, "mem_limit": self.limits}
-        row = self.with_layers(**own, **fields)
+        own, fields["mem_limit"] = tuple(counts), self.limits
+        row = self.with_layers(model=chosen, partition=own, counts=own, partitions=table, **fields)
         _ = row.ticks
         return row
 
@@ -389,8 +388,7 @@ class Pipeline(PipelineStructure):
         if row.model is not None:
             derived: dict[str, Any] = row.partitions.delays_of(row.counts)
             if row.overlap is not None:
-                first = row.first_backward
-                derived |= cost_fields.of_layers(row.model, row.counts, first)
+                derived |= cost_fields.of_layers(row.model, row.counts, row.first_backward)
             set_fields(row, **derived)
         return row
 

@@ -224,16 +224,13 @@ class Strategy:
 
 
 def _changed(pipeline: Pipeline, **fields: Any) -> Pipeline:
-    """The pipeline with these fields; if its layout has them, nothing is read.
+    """The pipeline with these fields; unchanged if it has them, which avoids another check.
 
     Raises NotApplicableError if they contradict the rest of it.
     """
     same = all(getattr(pipeline, field) == value for field, value in fields.items())
     if same:
         return pipeline
-    named = pipeline.having(**fields)
-    if named.layout == pipeline.layout:
-        return named
     with not_applicable():
         return replace(pipeline, **fields)
 

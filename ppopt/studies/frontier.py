@@ -289,9 +289,8 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
             f"this is the minimum of the bounds of the placements {names}; that of {own.name}: "
             f"{proof}"
         )
-    limit = own.memory(point.limit)
     assert point.schedule.pipeline.grid.time == own.problem.pipeline.grid.time, "all share ticks"
-    pipeline = with_limit(point.schedule.pipeline, limit, own.problem.pipeline)
+    pipeline = with_limit(point.schedule.pipeline, point.limit, own.problem.pipeline)
     result = Result(
         pipeline=pipeline,
         objective=own.problem.objective,
@@ -306,7 +305,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         solve_seconds=search.seconds(point.limit),
     )
     result = result.with_schedule(replace(point.schedule, pipeline=pipeline))
-    return FrontierPoint(limit, result, _is_limit_proved(search.curve, point))
+    return FrontierPoint(own.memory(point.limit), result, _is_limit_proved(search.curve, point))
 
 
 def _is_limit_proved(curve: Curve, point: ParetoPoint) -> bool:
@@ -338,7 +337,7 @@ def _proof(problems: Sequence[FrontierProblem], search: ParetoSearch) -> str:
     minima = [each.infeasible_below for each in searched if each.infeasible_below is not None]
     if len(minima) == len(searched):
         below = _of_each(searched, lambda own: own.minimum_text)
-        if problems[0].memory(first.limit) == min(minima):
+        if first.limit == min(minima):
             return below
     if _is_limit_proved(curve, first):
         return _of_each(searched, lambda own: own.infeasible_text("the next smaller limit"))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import cached_property
 from math import ceil, inf
+from operator import attrgetter
 
 from ppopt.cancellation import over, scope
 from ppopt.errors import InputError
@@ -72,8 +73,8 @@ class FrontierProblem:
     """Why the pipeline's own limits allow no schedule, if that needs no search; else None."""
     backward_kinds = ""
     """Text on the kinds of backwards that are searched; empty if proofs contain it."""
-    infeasible_below: Fraction | None = None
-    """A limit below which there is no schedule; None: only a search can find it."""
+    infeasible_below: int | None = None
+    """A limit in ticks below which there is no schedule; None: only a search can find it."""
     minimum_text = ""
     """Why there is none below."""
 
@@ -110,7 +111,7 @@ class FrontierProblem:
         self.impossible = device_bounds.infeasibility(listed.reduced.instance)
         minima = device_bounds.minimum_memory(listed.reduced.instance)
         device = minima.index(max(minima))
-        self.infeasible_below = self.memory(minima[device])
+        self.infeasible_below = minima[device]
         needed = listed.pipeline.memory_text(minima[device])
         self.minimum_text = f"device {device} needs {needed} even for one microbatch at a time"
 
@@ -131,10 +132,11 @@ class FrontierProblem:
     def one_at_a_time(self) -> Iterator[Schedule]:
         """Schedules of one microbatch at a time on configurations chosen by rules.
 
-        They may exceed the limits.
+        The partition is `balanced`, stages are placed in turn, microbatches run as listed; for
+        recompute and offload see `by_rules`. They may exceed the limits.
         """
         objective = self.problem.objective
-        for pipeline in _by_rule(self.problem.pipeline):
+        for pipeline in by_rules(self.problem.pipeline.without(~Decisions.OF_LAYERS)):
             for restriction in replace(self.problem, pipeline=pipeline).reduced.restrictions:
                 yield timing.schedule(pipeline, one_at_a_time(restriction.instance), objective)
 
@@ -168,7 +170,7 @@ class FrontierProblem:
         for step in range(NUM_FIRST_LIMITS, -1, -1):
             if over():
                 return
-            limit = self.memory(low + (high - low) * step // NUM_FIRST_LIMITS)
+            limit = low + (high - low) * step // NUM_FIRST_LIMITS
             limited = limit_candidates.with_limit(pipeline, limit)
             first = FirstSchedules(limited, self.problem.objective)
             yield from list(in_best_configuration(first)) or first.usual()
@@ -189,7 +191,7 @@ class FrontierProblem:
         are no better than a known one.
         """
         pipeline, params = self.problem.pipeline, options.params.frontier
-        limited = limit_candidates.with_limit(pipeline, self.memory(limit))
+        limited = limit_candidates.with_limit(pipeline, limit)
         problem = replace(self.problem, pipeline=limited)
         starts = tuple(filter(self.comparable, schedules))
         choice = None
@@ -250,17 +252,12 @@ class FrontierProblem:
         pipeline, searched = schedule.pipeline, self.problem.pipeline
         if Decisions.PLACEMENT not in searched.open_decisions:
             return comparable(schedule, searched)
-        sizes = (pipeline.num_stages, pipeline.num_devices, pipeline.routes, pipeline.num_slices)
-        return sizes == (
-            searched.num_stages,
-            searched.num_devices,
-            searched.routes,
-            searched.num_slices,
-        )
+        sizes = attrgetter("num_stages", "num_devices", "routes", "num_slices")
+        return bool(sizes(pipeline) == sizes(searched))
 
     def memory(self, ticks: int) -> Fraction:
         """A limit in the user's unit."""
-        return Fraction(ticks, self.problem.pipeline.grid.memory)
+        return self.problem.pipeline.ticks.memory(ticks)
 
     def time(self, ticks: int) -> Fraction:
         """A value in the user's unit."""
@@ -277,15 +274,3 @@ def placement_name(pipeline: Pipeline) -> str:
     """Placement and chunks: `linear`, `v/2`."""
     chunks = f"/{pipeline.num_chunks}" if pipeline.num_chunks > 1 else ""
     return f"{pipeline.resolved_placement}{chunks}"
-
-
-def _by_rule(pipeline: Pipeline) -> Iterator[Pipeline]:
-    """Pipelines whose open decisions are fixed by rules.
-
-    The partition is `balanced`, stages are placed in turn, microbatches run as listed; for
-    recompute and offload see `by_rules`.
-    """
-    if not pipeline.open_decisions:
-        yield pipeline
-        return
-    yield from by_rules(pipeline.without(~Decisions.OF_LAYERS))

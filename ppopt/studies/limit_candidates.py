@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from fractions import Fraction
 from math import floor, gcd
 from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
-from ppopt.problem.cost_table import ZERO
 from ppopt.problem.costs import WORKSPACES
 from ppopt.problem.instance import Instance
+from ppopt.problem.layer_table import PASSING
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import minimum_memory
@@ -22,11 +21,12 @@ LARGEST_SET = 2**22
 """Maximum range of sums that is enumerated, in steps of their common divisor."""
 
 
-def with_limit(pipeline: Pipeline, limit: Fraction, own: Pipeline | None = None) -> Pipeline:
+def with_limit(pipeline: Pipeline, ticks: int, own: Pipeline | None = None) -> Pipeline:
     """Pipeline with one limit for every device; those of `own`, or else its own, hold if lower."""
-    limits = (own or pipeline).limits
-    lower = limit if limits is None else tuple(min(limit, own_limit) for own_limit in limits)
-    return pipeline.having(mem_limit=lower)
+    limit, limits = pipeline.ticks.memory(ticks), (own or pipeline).limits
+    return pipeline.having(
+        mem_limit=limit if limits is None else tuple(min(limit, each) for each in limits)
+    )
 
 
 class _LiveAmounts(NamedTuple):
@@ -90,26 +90,18 @@ def limits_of_any(own: Sequence[Sequence[int]]) -> Sequence[int]:
 
 def all_ticks(pipeline: Pipeline) -> range:
     """All ticks from static memory alone to the sum of all memory; not empty."""
-    minimum_static, static = max(_column(pipeline, "static")), sum(_column(pipeline, "static"))
-    minimum = max(minimum_static, static / pipeline.num_devices)
-    slices = pipeline.num_slices * sum(memory for _, memory in pipeline.factors)
-    activations = zip(_column(pipeline, "activation"), _column(pipeline, "memory_b"), strict=True)
-    maximum = static + slices * sum(own + max(at_b, ZERO) for own, at_b in activations)
-    maximum += sum(sum(_column(pipeline, field)) for field in WORKSPACES.values())
-    if pipeline.model is None:
-        maximum += sum(_column(pipeline, "recompute_memory"))
-    maximum += pipeline.routes * sum(_column(pipeline, "unshard_memory"))
-    if pipeline.limits is not None:
-        maximum = min(maximum, max(pipeline.limits))
-    low, high = (floor(amount * pipeline.grid.memory) for amount in (minimum, maximum))
-    return range(min(low, high), high + 1)
-
-
-def _column(pipeline: Pipeline, field: str) -> list[Fraction]:
-    """A cost of every layer, or of every stage of a pipeline without layers."""
-    if pipeline.model is None:
-        return list(getattr(pipeline.costs, field))
-    return [getattr(layer, field) for layer in pipeline.model.layers]
+    model, slices = pipeline.model, pipeline.num_slices * sum(own for _, own in pipeline.factors)
+    rows = pipeline.stage_row.costs if model is None else pipeline.partitions.layers.amounts
+    static = int(rows["static"].sum())
+    minimum = max(rows["static"].max(), static // pipeline.num_devices)
+    activations = rows["activation"] + np.maximum(rows["memory_b"], 0)
+    once = sum(int(rows[field].sum()) for field in WORKSPACES.values())
+    once += int(rows["recompute_memory" if model is None else PASSING].sum())
+    gathered = pipeline.routes * int(rows["unshard_memory"].sum())
+    maximum = static + floor(slices * int(activations.sum())) + once + gathered
+    if pipeline.ticks.limits is not None:
+        maximum = min(maximum, max(pipeline.ticks.limits))
+    return range(min(minimum, maximum), maximum + 1)
 
 
 def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:

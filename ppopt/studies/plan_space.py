@@ -97,10 +97,10 @@ class PlanSpace:
     """`search`, or a partition as `ppopt.Pipeline` takes it, for every configuration."""
     fields: Mapping[str, Any] = field(default_factory=dict)
     """Further fields of every `ppopt.Pipeline`, such as `p2p` and `mem_limit`."""
-    _pipelines: dict[PlanConfiguration, Pipeline] = field(
+    _pipelines: dict[tuple[Any, ...], Pipeline] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
-    """Pipelines of configurations of any order, each read once."""
+    """Pipelines of the configurations without their strategies, each read once."""
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "recompute", self._recompute_modes())
@@ -237,10 +237,21 @@ class PlanSpace:
 
         Raises NotApplicableError if there is none.
         """
-        key = configuration._replace(strategy=SEARCHED)
-        if key not in self._pipelines:
-            self._pipelines[key] = self._read(key)
-        pipeline = self._pipelines[key]
+        recompute, fields = configuration.recompute, self.on_one_grid
+        if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
+            fields["offload"] = "none"
+        key = configuration[:-1]
+        with not_applicable():
+            pipeline = self._pipelines.get(key) or self.model.pipeline(
+                devices=self.devices,
+                batches=configuration.batches,
+                placement=configuration.placement,
+                chunks=configuration.chunks,
+                partition=self.partition,
+                recompute=None if recompute == AS_GIVEN else recompute,
+                **fields,
+            )
+        self._pipelines[key] = pipeline
         if self.runtime == "megatron":
             check_megatron(pipeline, self.options_of(configuration).group_size)
         if self.runtime == "primus":
@@ -251,21 +262,6 @@ class PlanSpace:
         placed = rule.apply(pipeline, options)
         rule.built(placed, options)
         return placed
-
-    def _read(self, configuration: PlanConfiguration) -> Pipeline:
-        recompute, fields = configuration.recompute, self.on_one_grid
-        if recompute == "full" and Decisions.OFFLOAD in self.open_decisions:
-            fields["offload"] = "none"
-        with not_applicable():
-            return self.model.pipeline(
-                devices=self.devices,
-                batches=configuration.batches,
-                placement=configuration.placement,
-                chunks=configuration.chunks,
-                partition=self.partition,
-                recompute=None if recompute == AS_GIVEN else recompute,
-                **fields,
-            )
 
     def current_schedule(
         self, current: Schedule | str | None, objective: Objective

@@ -337,8 +337,8 @@ class PlacementSpace:
         largest = max(memory for _, memory in self._base.factors) * self._base.num_slices
         live = np.array(
             [
-                int(static * ticks.memory_per_unit + largest * ticks.memory_change(OpKind.F, stage))
-                for stage, static in enumerate(self._base.costs.static)
+                int(static + largest * ticks.memory_change(OpKind.F, stage))
+                for stage, static in enumerate(ticks.costs.static)
             ],
             dtype=np.int64,
         )
