@@ -216,7 +216,8 @@ class Pipeline(PipelineStructure):
         Limits stay the same, and the partition unless that decision is open and not among these.
         """
         opened = self.open_decisions
-        made, values = opened & decisions, {"mem_limit": self.limits}
+        made = opened & decisions
+        values: dict[str, Any] = {"mem_limit": self.limits}
         if self.model is not None and Decisions.PARTITION not in opened ^ made:
             values["partition"] = self.counts
         values |= dict.fromkeys((made & Decisions.OF_MODEL).fields)
