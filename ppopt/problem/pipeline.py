@@ -216,15 +216,15 @@ class Pipeline(PipelineStructure):
         Limits stay the same, and the partition unless that decision is open and not among these.
         """
         opened = self.open_decisions
-        made = opened & decisions
+        decided = opened & decisions
         values: dict[str, Any] = {"mem_limit": self.limits}
-        if self.model is not None and Decisions.PARTITION not in opened ^ made:
+        if self.model is not None and Decisions.PARTITION not in opened ^ decided:
             values["partition"] = self.counts
-        values |= dict.fromkeys((made & Decisions.OF_MODEL).fields)
-        if Decisions.ORDER in made:
+        values |= dict.fromkeys((decided & Decisions.OF_MODEL).fields)
+        if Decisions.ORDER in decided:
             values["order"] = tuple(range(self.batches))
         pipeline = self.with_layers(**values | fields)
-        return pipeline.placed(self.hosts[0]) if Decisions.PLACEMENT in made else pipeline
+        return pipeline.placed(self.hosts[0]) if Decisions.PLACEMENT in decided else pipeline
 
     def refuse_open(self, decisions: Decisions, where: str) -> None:
         """Raise InputError if one of these decisions is open, which `where` does not make."""
