@@ -1,4 +1,4 @@
-"""Runs CP-SAT on a model: reports progress, handles Ctrl-C, returns solution and bound."""
+"""Runs CP-SAT on a model: reports progress, ends with its scope, returns solution and bound."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from ortools.sat.python import cp_model
 
-from ppopt import interrupts
+from ppopt.cancellation import over
 from ppopt.schedule.operations import ALONE, Operations
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.budget import SolverLimits
@@ -71,7 +71,10 @@ def search(
     report: Callable[[int | None, int], None],
     params: CpSatParams = CP_SAT,
 ) -> CpSatOutcome:
-    """Search until proof, limit or Ctrl-C; `report(value, bound)` gets improvements, in ticks."""
+    """Search until proof, limit, or the end of an enclosing scope.
+
+    `report(value, bound)` gets improvements, in ticks.
+    """
     solving = solver(limits, params, instants=model.instants)
     bounds = [0]
 
@@ -143,7 +146,7 @@ def run(
     enough: Callable[[], bool] = lambda: False,
     poll_seconds: float = CP_SAT.poll_seconds,
 ) -> cp_model.CpSolverStatus:
-    """Solve until proof, limit or Ctrl-C; return the status.
+    """Solve until proof, limit, or the end of an enclosing scope; return the status.
 
     CP-SAT runs in a thread of its own, so that Ctrl-C reaches this thread. The call returns after
     that thread has ended, because a process that exits earlier aborts.
@@ -160,7 +163,7 @@ def run(
     threading.Thread(target=solve, daemon=True).start()
     try:
         while not done.wait(poll_seconds):
-            if interrupts.pressed() or enough():
+            if over() or enough():
                 solver.stop_search()
     finally:
         while not done.wait(poll_seconds):
