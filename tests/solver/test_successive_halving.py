@@ -144,10 +144,10 @@ def test_only_what_is_new_is_improved_again_and_the_best_until_it_stalls() -> No
     state = searched((1000, 990), (1010, 980))
     best, second = state.known.values()
     contenders = Contenders(state, ConfigurationParams())
-    contenders.note([best, second], 1001)
+    contenders.note([best, second], ended=False)
     assert not contenders.stalled
     assert numbers(contenders.among(state.known.values())) == [0]
-    contenders.note([best], 1000)
+    contenders.note([best], ended=True)
     assert contenders.stalled and not contenders.among(state.known.values())
     state.known[(2,)] = Configuration((2,), 980, value=1005, level=0)
     assert numbers(contenders.among(state.known.values())) == [0, 2]

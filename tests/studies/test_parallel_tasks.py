@@ -23,7 +23,7 @@ from ppopt import InputError, Status, cancellation
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.solver import options as solve_options
-from ppopt.solver.options import SolveOptions
+from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Progress
 from ppopt.studies import parallel_plan
 from ppopt.studies.engines.engine import STOPPED, DirectEngine
@@ -34,10 +34,11 @@ from ppopt.studies.parallel_plan import (
     plan_parallelism,
 )
 from ppopt.studies.parallel_result import ParallelPlan
-from ppopt.studies.parallel_set_up import PlanArguments, SetUpTask
+from ppopt.studies.parallel_set_up import PlanArguments, SetUp, SetUpTask
 from ppopt.studies.parallel_space import DIMENSIONS, Parallelism, ParallelSpace
 from ppopt.studies.parallel_task import (
     CombinationDone,
+    CombinationState,
     CombinationTask,
     FirstTask,
     StudyOptions,
@@ -331,7 +332,7 @@ def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
     assert all(row.failed is None for row in plan.rows)
 
 
-def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_turns_double_until_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     """Time passes by searches alone, and no combination is closed."""
     now, turns = [0.0], list[float]()
     search = CombinationTask.perform
@@ -347,6 +348,30 @@ def test_turns_double_from_round_to_round(monkeypatch: pytest.MonkeyPatch) -> No
     for module in (solve_options, cancellation, parallel_plan):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(CombinationTask, "perform", perform)
-    monkeypatch.setattr(parallel_plan, "MIN_TURN_SHARE", 0.25)
+    monkeypatch.setattr(parallel_plan, "FIRST_TURN_SHARE", 0.25)
     plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=100)
     assert turns == [25, 25, 50]
+
+
+def test_the_next_turn_has_the_largest_expected_improvement_per_second() -> None:
+    """A turn of 3.5 s without a gain divides the expected gain by four, and the next is longer."""
+    engine = DirectEngine()
+    known = SetUp(space(), ONE_ORDER, engine)
+    search = parallel_plan._ParallelSearch(known, checked_options(100, 1), engine, None)
+
+    def in_vain(index: int) -> None:
+        row = search.rows[index]
+        search._take([(index, CombinationDone(state=row.state._replace(seconds=3.5)))])
+
+    def in_order() -> list[int]:
+        return sorted(range(4), key=search._priority)
+
+    for index, step in enumerate((None, 1300, 1010, 1000)):
+        first: Any = () if step is None else (SimpleNamespace(step=Fraction(step)),)
+        state = CombinationState(Fraction(900), first=first)
+        search.rows[index] = replace(search.rows[index], state=state)
+    assert in_order() == [3, 2, 1, 0]
+    in_vain(3)
+    assert in_order() == [2, 3, 1, 0]
+    in_vain(2)
+    assert in_order() == [3, 2, 1, 0]

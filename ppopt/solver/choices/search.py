@@ -179,14 +179,14 @@ class ConfigurationSearch:
             min_slice=self._min_slice,
         )
         while not driver.over and (running := list(filter(self.state.is_open, race.running))):
-            before = self.state.value
             driver.run(
                 (each, self._tasks.improvement(each, race.slice, race.patience)) for each in running
             )
-            self._contenders.note(running, before)
-            race.halve()
-            if self._contenders.stalled and len(race.running) == 1:
+            ended = race.is_last and not driver.over
+            self._contenders.note(running, ended=ended)
+            if ended:
                 return
+            race.halve()
 
     @property
     def _min_slice(self) -> float:

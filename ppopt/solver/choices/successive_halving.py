@@ -50,7 +50,7 @@ class SuccessiveHalving:
     @property
     def slice(self) -> float:
         """Seconds for each of the contenders in this round; the last one has all that are left."""
-        if self._is_last:
+        if self.is_last:
             return inf
         each = self._round / max(1, ceil(len(self.running) / self._at_once))
         return max(each, self._min_slice)
@@ -58,10 +58,11 @@ class SuccessiveHalving:
     @property
     def patience(self) -> float:
         """Seconds without improvement after which the last contender ends."""
-        return self._round if self._is_last else inf
+        return self._round if self.is_last else inf
 
     @property
-    def _is_last(self) -> bool:
+    def is_last(self) -> bool:
+        """Whether one contender is left."""
         return len(self.running) == 1
 
     def halve(self) -> None:
@@ -99,11 +100,11 @@ class Contenders:
         near = (each for each in distinct.values() if self._is_best(each) or _sum(each) <= limit)
         return list(islice(near, self._params.contenders))
 
-    def note(self, improved: Sequence[Configuration], before: int | None) -> None:
-        """Record that these were improved, from this best value of all."""
+    def note(self, improved: Sequence[Configuration], *, ended: bool) -> None:
+        """Record that these were improved; `ended`: the last of a race, in vain."""
         self._improved.update(configuration.key for configuration in improved)
-        if len(improved) == 1 and self._searched.value == before:
-            self._stalled_at = before
+        if ended:
+            self._stalled_at = self._searched.value
 
     @property
     def stalled(self) -> bool:
