@@ -262,16 +262,14 @@ def _can_recompute(layer: Layer, names: tuple[str, ...]) -> bool:
 
 def _without_dominated(sets: Iterable[_SetOfAll]) -> list[_SetOfAll]:
     front: list[_SetOfAll] = []
-    for chosen in sorted(sets, key=lambda own: ([*map(_costs, own.options)], len(own.names))):
+    for chosen in sorted(
+        sets, key=lambda own: ([option.costs for option in own.options], len(own.names))
+    ):
         if not any(
             all(map(LayerOption.dominates, known.options, chosen.options)) for known in front
         ):
             front.append(chosen)
     return front
-
-
-def _costs(option: LayerOption) -> tuple[Fraction, ...]:
-    return option.costs
 
 
 def _total(chosen: _SetOfAll, counts: Sequence[int]) -> LayerOption:

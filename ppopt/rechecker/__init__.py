@@ -74,7 +74,8 @@ def recheck(
         outcome = check(stated, remaining, workers, seed, progress)
         if Trait.MICROBATCHES not in stated.traits or stated.decisions == Decisions.ORDER:
             return outcome
-        return replace(outcome, reason=f"{outcome.reason}, in the order of {_source(result)}")
+        source = "file" if isinstance(result, Timetable) else "result"
+        return replace(outcome, reason=f"{outcome.reason}, in the order of the {source}")
     except KeyboardInterrupt:
         return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
 
@@ -89,11 +90,6 @@ def _no_bound(result: HasClaim | Timetable) -> str:
         "states none. A plan of strategies has its bound in `ppopt plan --json`: it is of all "
         "partitions. `ppopt solve --hint FILE` finds a bound for the partition of this schedule"
     )
-
-
-def _source(result: HasClaim | Timetable) -> str:
-    """What states the order of the microbatches."""
-    return "the file" if isinstance(result, Timetable) else "the result"
 
 
 def confirmed(schedule: Timetable) -> str | None:

@@ -42,7 +42,8 @@ def simpler(claim: Claim) -> tuple[Claim, ...]:
     """Claims that each imply this one; the claim itself if its microbatches are equal."""
     if not claim.traits & UNEQUAL:
         return (claim,)
-    return of_smallest(claim), _of_times(claim)
+    unlimited = claim.pipeline.having(mem_limit=None, microbatch_memory=None)
+    return of_smallest(claim), claim._replace(pipeline=unlimited)
 
 
 def of_smallest(claim: Claim) -> Claim:
@@ -197,11 +198,6 @@ def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
     equal = dict.fromkeys(("microbatch_times", "microbatch_memory", "slice_times"))
     equalized = pipeline.with_stage_costs(rows, **equal)
     return claim._replace(pipeline=equalized)
-
-
-def _of_times(claim: Claim) -> Claim:
-    """The claim with unlimited memory; it implies the claim."""
-    return claim._replace(pipeline=claim.pipeline.having(mem_limit=None, microbatch_memory=None))
 
 
 def _multiplied(values: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:

@@ -143,7 +143,8 @@ class _Portfolio:
         rng, params, share = self._rng, self._params, self._params.rounds
         for pool, view in self._parts:
             yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
-        pool = Pool(self._compute.problem, params.pool) if self._mixed else self._parts[0].pool
+        mixed = Trait.MIXED in self._compute.problem.traits
+        pool = Pool(self._compute.problem, params.pool) if mixed else self._parts[0].pool
         yield run_on_view(self._view, WindowLNS(pool, rng, params.windows)), share.windows
 
     def _of_all(self) -> Iterator[tuple[Method, Share]]:
@@ -173,10 +174,6 @@ class _Portfolio:
     def _compute(self) -> Incumbent:
         """The view of compute alone, or the incumbent if there are no other operations."""
         return self._view or self._incumbent
-
-    @property
-    def _mixed(self) -> bool:
-        return Trait.MIXED in self._compute.problem.traits
 
     def quick_turns(self) -> Turns:
         """Turns before the rounds: double justification of small problems."""

@@ -44,7 +44,11 @@ def within_share(
     no such schedule of it was found.
     """
     waiting = sorted(
-        (candidate for candidate in candidates if _reaches(candidate, max_time)),
+        (
+            each
+            for each in candidates
+            if each.state.value is not None and each.state.value <= max_time
+        ),
         key=lambda candidate: (candidate.peak, candidate.configuration),
     )
     results: list[WithinShare] = []
@@ -59,10 +63,6 @@ def within_share(
     bounds = _memory_bounds(results, candidates, max_time)
     proved = min(bounds.members) if isinstance(bounds, Complete) else None
     return minimum._replace(lower_bound=proved)
-
-
-def _reaches(candidate: PlanCandidate, max_time: int) -> bool:
-    return candidate.state.value is not None and candidate.state.value <= max_time
 
 
 def _memory_bounds(

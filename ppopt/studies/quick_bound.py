@@ -31,7 +31,6 @@ from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import convex_hull, option_of, options_of
-from ppopt.problem.pipeline import Model
 from ppopt.studies.plan_space import PlanSpace
 
 
@@ -54,7 +53,8 @@ def quick_bound(
     The space has one batch count, one route and devices of one speed. `factors` are
     those on the times and the memory of every microbatch; empty: 1.
     """
-    layers, devices = _on_compute(space.model).costed, space.devices
+    model, devices = space.model, space.devices
+    layers = (model.on_compute() if any(own.phases for own in model.distinct) else model).costed
     factors = factors or [(Fraction(1), Fraction(1))] * space.batches[0]
     batches = exact.total(times for times, _ in factors)
     in_memory = exact.total(times * memory for times, memory in factors)
@@ -74,11 +74,6 @@ def quick_bound(
     ]
     required = {*space.recompute} == {"full"}
     return _min_maximum(work / devices, per_headroom * memory_time, changes, required=required)
-
-
-def _on_compute(model: Model) -> Model:
-    """The layers without phases on links."""
-    return model.on_compute() if any(layer.phases for layer in model.distinct) else model
 
 
 def _steps(space: PlanSpace, layer: Layer) -> list[tuple[Fraction, Fraction]]:

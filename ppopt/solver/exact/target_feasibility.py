@@ -79,7 +79,8 @@ class TargetFeasibility:
                 incumbent.submit(outcome.schedule)
                 sequence.high = min(target, incumbent.value)
             elif outcome.infeasible:
-                incumbent.raise_bound(_none_within(problem, target))
+                certificate = Certificate(Argument.SEARCH)
+                incumbent.raise_bound(Bound(target + 1, searched(problem), certificate))
             else:
                 sequence.skip(target)
 
@@ -114,10 +115,6 @@ def min_period(problem: Problem) -> int:
     return max(
         sum(max(times(class_id)) for class_id in class_ids) for class_ids in problem.instance.hosted
     )
-
-
-def _none_within(problem: Problem, target: int) -> Bound:
-    return Bound(target + 1, searched(problem), Certificate(Argument.SEARCH))
 
 
 def _solve_feasibility(

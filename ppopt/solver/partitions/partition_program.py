@@ -214,10 +214,6 @@ class PartitionProgram:
             candidates.second + self.pattern.value * candidates.second_run,
         )
 
-    def _positions_after(self, positions: tuple[int, int], runs: Runs) -> tuple[int, int]:
-        """Positions after runs."""
-        return positions[0] + runs.first, positions[1] + self.pattern.value * runs.second
-
     def _window(self, runs: Runs) -> tuple[slice, slice]:
         """Positions [first, second] that runs continue from."""
         first_window = slice(0, self._num_positions - runs.first)
@@ -435,7 +431,8 @@ class PartitionProgram:
         }
         position = positions[self.pattern]
         for runs in path:
-            position = self._positions_after(position, runs)
+            second = position[1] + self.pattern.value * runs.second
+            position = position[0] + runs.first, second
         return position
 
     def counts(self, path: tuple[Runs, ...]) -> Counts:
