@@ -165,28 +165,32 @@ class ConfigurationSearch:
     def improve(self) -> None:
         """Improve the best schedules in the time left; bounds are not raised.
 
-        It ends earlier if the last contender is improved in vain, and at once if no contender is
-        new and the best one has not changed since, or if the import of the methods would take most
-        of the time.
+        If all contenders of a race are closed, another one follows. This ends earlier if the last
+        contender is improved in vain, and at once if there is no contender, or if the import of the
+        methods would take most of the time.
         """
-        seconds, driver = seconds_left(), self._driver
-        if not can_load_portfolio(IMPORT_SHARE * seconds):
+        if not can_load_portfolio(IMPORT_SHARE * seconds_left()):
             return
+        while not self._driver.over and (contenders := self._contenders.among(self.state.open)):
+            if self._race(contenders):
+                return
+
+    def _race(self, contenders: Sequence[Configuration]) -> bool:
+        """Improve contenders until they are closed; return whether the last ends in vain."""
+        driver = self._driver
         race = SuccessiveHalving(
-            self._contenders.among(self.state.open),
-            seconds,
-            at_once=driver.at_once(1),
-            min_slice=self._min_slice,
+            contenders, seconds_left(), at_once=driver.at_once(1), min_slice=self._min_slice
         )
         while not driver.over and (running := list(filter(self.state.is_open, race.running))):
             driver.run(
                 (each, self._tasks.improvement(each, race.slice, race.patience)) for each in running
             )
-            ended = race.is_last and not driver.over
+            ended = race.is_last and not driver.over and self.state.is_open(race.running[0])
             self._contenders.note(running, ended=ended)
             if ended:
-                return
+                return True
             race.halve()
+        return False
 
     @property
     def _min_slice(self) -> float:

@@ -87,17 +87,18 @@ class Contenders:
         """The best configuration, and new ones near it by the mean of value and bound.
 
         Their best values lie between these. Equal values and bounds are mostly those of one
-        pipeline in several groups. There are none if no configuration is new and the best one was
-        improved in vain.
+        pipeline in several groups. The best one is left out once it was improved in vain.
         """
         rated = sorted(filter(self._is_useful, by_value(configurations)), key=_sum)
-        if self.stalled and all(map(self._is_best, rated)):
-            return []
         distinct: dict[tuple[int | None, int], Configuration] = {}
         for configuration in (*filter(self._is_best, rated), *rated):
             distinct.setdefault((configuration.value, configuration.bound), configuration)
         limit = (1 + self._params.contender_margin) * min(map(_sum, rated), default=0)
-        near = (each for each in distinct.values() if self._is_best(each) or _sum(each) <= limit)
+        near = (
+            each
+            for each in distinct.values()
+            if (not self.stalled if self._is_best(each) else _sum(each) <= limit)
+        )
         return list(islice(near, self._params.contenders))
 
     def note(self, improved: Sequence[Configuration], *, ended: bool) -> None:
