@@ -219,6 +219,8 @@ class ConfigurationSearch:
             self._solve_all(self._first_configurations(), 0)
         finally:
             self._driver.begun = True
+        if self._is_large:
+            self._improve_in_part()
         self._raise_at(0)
         self._solve_all(self._open()[: self._params.quick], 0)
 
@@ -266,18 +268,33 @@ class ConfigurationSearch:
         self.exhausted = not any(self.state.every)
         while any(self.state.every) and not self.over:
             self._climb()
-            level, spent = self._level, self._options.spent
+            level = self._level
             if level > self._effort.level:
                 return
-            if self._options.workers > 1 and spent >= self._params.min_spent:
-                with within(min(spent, self._params.improving * seconds_left())):
-                    self.improve()
+            several = self._options.workers > 1 and self._options.spent >= self._params.min_spent
+            if several or self._is_large:
+                self._improve_in_part()
             self._raise_at(level)
             if self._solve_all(self._chosen(level), level):
                 self._level += 1
             elif self._quick_spent or not self._perturb():
                 self.exhausted = not (self._quick_spent or self.over)
                 return
+
+    def _improve_in_part(self) -> None:
+        """Improve the best schedules, at most as long as the search was before."""
+        spent = self._options.spent
+        with within(min(spent, self._params.improving * seconds_left())):
+            self.improve()
+
+    @property
+    def _is_large(self) -> bool:
+        """Whether a search by one worker may depend on the clock.
+
+        A caller that limits the effort improves the schedules itself.
+        """
+        max_reproducible = self._options.params.plan.max_reproducible
+        return self._effort.level == inf and self._problem.num_operations > max_reproducible
 
     @property
     def _quick_spent(self) -> bool:
