@@ -417,11 +417,16 @@ class PartitionProgram:
         indices = np.flatnonzero(bounds <= self.ceiling)
         return list(zip(bounds[indices].tolist(), choices.at(indices).runs(), strict=True))
 
-    def hosted_on(self, path: tuple[Runs, ...], middle: int) -> Iterator[list[Hosted]]:
-        """Stages of the devices of a path, each with one choice."""
-        for level, runs in enumerate(path):
-            positions = self._positions(path[:level], middle)
-            yield self._hosted(level, RunPositions(*np.array([(*positions, *runs)]).T))
+    def hosted_on(
+        self, paths: Sequence[tuple[Runs, ...]], middles: Sequence[int]
+    ) -> Iterator[list[Hosted]]:
+        """Stages of the devices of paths of equal length, with one choice per path."""
+        starts = [self._positions((), middle) for middle in middles]
+        first, second = np.array(starts, np.int64).T
+        for level, runs in enumerate(np.array(paths, np.int64).transpose(1, 2, 0)):
+            positions = RunPositions(first, second, *runs)
+            yield self._hosted(level, positions)
+            first, second = self._ends(positions)
 
     def _positions(self, path: tuple[Runs, ...], middle: int) -> tuple[int, int]:
         positions = {
