@@ -49,8 +49,8 @@ class _Node(NamedTuple):
     """Tail of stage 0."""
     middle: int
     """Middle cut."""
-    index: int = 0
-    """Index among its siblings."""
+    number: int = 0
+    """Its index among its siblings."""
     siblings: _Siblings | None = None
     """None: the bound includes the stages before the last device."""
 
@@ -123,7 +123,7 @@ class PartitionsInOrder:
     def _following(self, node: _Node) -> list[_Node]:
         """Nodes that replace a node; a complete partition is listed."""
         if node.siblings is not None:
-            bound = max(node.bound, self._bound(node.index, node.siblings))
+            bound = max(node.bound, self._bound(node.number, node.siblings))
             self._num_bounded += 1
             within = bound <= self.program.ceiling
             return [node._replace(bound=bound, siblings=None)] * within
@@ -136,12 +136,12 @@ class PartitionsInOrder:
             for own, runs in self.program.steps(path, tail, middle)
         )
 
-    def _bound(self, index: int, siblings: _Siblings) -> int:
+    def _bound(self, number: int, siblings: _Siblings) -> int:
         """Bound of the last device of a node; of all devices if the partition is complete."""
         nodes, bounds = siblings
-        while index >= len(bounds):
+        while number >= len(bounds):
             bounds += self._bounds(nodes[len(bounds) : len(bounds) + TOGETHER])
-        return bounds[index]
+        return bounds[number]
 
     def _bounds(self, nodes: Sequence[_Node]) -> list[int]:
         """Bounds of siblings."""
@@ -170,5 +170,6 @@ def _siblings(nodes: Iterable[_Node]) -> list[_Node]:
     """Nodes that differ in the last device, to be bounded together."""
     siblings = _Siblings(sorted(nodes), [])
     return [
-        node._replace(index=index, siblings=siblings) for index, node in enumerate(siblings.nodes)
+        node._replace(number=number, siblings=siblings)
+        for number, node in enumerate(siblings.nodes)
     ]
