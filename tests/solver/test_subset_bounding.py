@@ -58,6 +58,18 @@ def test_several_devices_of_tight_memory_need_longer_than_any_alone() -> None:
     assert len(together.base) > 1
 
 
+@pytest.mark.parametrize("kind", [BackwardKind.SPLIT, BackwardKind.WHOLE])
+def test_the_value_may_fall_between_runs(kind: BackwardKind) -> None:
+    """To that of another configuration: bounds of this one reach it, and no more is asked."""
+    problem = Problem(replace(TIGHT, mem_limit=2), Objective.MAKESPAN, kind)
+    value = device_bounds.known_bound(problem).value + 1
+    bounding = SubsetBounding(problem, SubsetParams(), ())
+    bounding.run(1000, 1e-9, lambda: False)
+    while not bounding.exhausted and bounding.bound < value:
+        bounding.run(value, 1.0, lambda: False)
+    assert bounding.bound == value
+
+
 @pytest.mark.parametrize("kind", [BackwardKind.SPLIT, BackwardKind.MIXED])
 def test_work_is_counted(kind: BackwardKind) -> None:
     """Also that of a relaxation, which mixed backwards are bounded by."""

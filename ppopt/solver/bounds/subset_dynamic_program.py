@@ -154,6 +154,7 @@ class SubsetDP:
             classes = Classes(DeviceSubset(self._times, frozenset(devices)))
             self._merged = LayeredDP(classes, incumbent.value, self._width)
         program = self._merged
+        program.below = incumbent.value
         ended = state_is_small(program.classes) and self._followed(
             program, budget, params.max_remaining_share
         )
