@@ -58,6 +58,12 @@ class Schedule(Timetable):
         operations = replace(table, start=start, end=start + table.end - table.start)
         return replace(self, operations=operations.ordered())
 
+    def limited(self, pipeline: Pipeline) -> Schedule:
+        """The schedule on the same pipeline with other limits, which change no figure."""
+        schedule = replace(self, pipeline=pipeline)
+        vars(schedule)["metrics"] = self.metrics
+        return schedule
+
     def __eq__(self, other: object) -> bool:
         """Whether both run the same operations at the same ticks on equal pipelines."""
         if not isinstance(other, Schedule):

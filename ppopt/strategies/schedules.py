@@ -9,7 +9,6 @@ from the host; without these, one schedule serves all limits.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
@@ -44,8 +43,7 @@ def own_schedule(
     free, free_order = placed, ordered
     if placed.mem_limit is not None and not placed.traits & BESIDE_COMPUTE:
         free, free_order = placed.unlimited, ordered.unlimited
-    schedule = make(strategy, free, free_order, objective, options)
-    return schedule if schedule.pipeline is placed else replace(schedule, pipeline=placed)
+    return make(strategy, free, free_order, objective, options).limited(placed)
 
 
 def schedules(

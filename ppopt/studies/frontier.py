@@ -304,7 +304,7 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         provenance=search.options.provenance,
         solve_seconds=search.seconds(point.limit),
     )
-    result = result.with_schedule(replace(point.schedule, pipeline=pipeline))
+    result = result.with_schedule(point.schedule.limited(pipeline))
     return FrontierPoint(own.memory(point.limit), result, _is_limit_proved(search.curve, point))
 
 

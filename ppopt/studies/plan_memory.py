@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from fractions import Fraction
 from math import inf
 
@@ -29,7 +28,7 @@ def minimize_memory(candidate: PlanCandidate, tell: Tell) -> LeastMemory:
     search = _search_memory(candidate, None, tell)
     point, (problem,) = search.curve.points[-1], search.problems
     pipeline = point.schedule.pipeline.having(mem_limit=candidate.problem.pipeline.limits)
-    candidate.take(replace(point.schedule, pipeline=pipeline))
+    candidate.take(point.schedule.limited(pipeline))
     return LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
 
 

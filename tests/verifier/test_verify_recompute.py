@@ -19,6 +19,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.operation import OpKind
+from ppopt.strategies import schedules
 from ppopt.verifier import Rule, figures, verify
 from ppopt.verifier.whole_backward import allocated_by_whole_backward
 
@@ -267,6 +268,7 @@ def test_the_verifier_alone_catches_each_wrong_part_of_sets_of_modules(
         for counts in ([2], [1, 1])
     )
     monkeypatch.undo()
+    schedules.clear_cache()
     assert not _caught_sets(Model([*model.layers]), "zb-h1", [1, 1])
 
 

@@ -102,11 +102,6 @@ class SubsetDP:
             self.open = dict.fromkeys(first) or self._all_first
 
     @property
-    def _independent(self) -> frozenset[Devices]:
-        """Subsets that are solved whether or not they extend `base`."""
-        return self._first.union(self._spaced)
-
-    @property
     def _all_first(self) -> dict[Devices, None]:
         """Single devices, then evenly spaced subsets."""
         return {
@@ -182,7 +177,8 @@ class SubsetDP:
 
         A layered DP over all values below the incumbent solves the subset.
         """
-        if not (len(devices) == 1 or {*self.base} < {*devices} or devices in self._independent):
+        extends = len(devices) == 1 or {*self.base} < {*devices}
+        if not (extends or devices in self._first or devices in self._spaced):
             return True
         assert incumbent.value is not None
         if devices not in self._asked:

@@ -99,11 +99,6 @@ class DeviceScope:
         """Resources other than devices."""
         return range(self.pipeline.num_devices, len(self.instance.resources))
 
-    @property
-    def _computing(self) -> int:
-        """Number of compute classes, which are the first ones."""
-        return len(self.instance.rows) * self.instance.num_positions
-
     @cached_property
     def numbers(self) -> list[int]:
         """Classes of the kept resources: of devices by route, in feasible order; then of links."""
@@ -195,7 +190,8 @@ class DeviceScope:
         if SUBSETS.applies(self.problem.traits):
             for subset in self._subsets:
                 yield from self._with_bounds(subset)
-            plain = [class_id for class_id in plain if class_id >= self._computing]
+            num_compute = len(self.instance.rows) * self.instance.num_positions
+            plain = [class_id for class_id in plain if class_id >= num_compute]
         yield from self._plain(plain)
         if self._spans:
             yield self._origin()
@@ -207,7 +203,8 @@ class DeviceScope:
 
     @cached_property
     def _pairs(self) -> list[Pair]:
-        return [pair for pair in self._candidates if pair.backward in self._possible_codes]
+        possible = {mode.code for task in self.tasks for mode in task.modes}
+        return [pair for pair in self._candidates if pair.backward in possible]
 
     @cached_property
     def _candidates(self) -> list[Pair]:
@@ -215,11 +212,6 @@ class DeviceScope:
         instances = (restriction.instance for restriction in self.problem.restrictions)
         pairs = (pair for instance in instances for pair in candidate_pairs(instance, self.devices))
         return list(each(pairs))
-
-    @cached_property
-    def _possible_codes(self) -> set[int]:
-        """Operations that may be in a schedule."""
-        return {mode.code for task in self.tasks for mode in task.modes}
 
     @cached_property
     def _subsets(self) -> list[DeviceSubset]:
