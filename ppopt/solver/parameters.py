@@ -142,10 +142,9 @@ class CyclicParams(NamedTuple):
     """Minimum number of coarse units of time per microbatch of a period."""
     max_delay: int = 2
     """Longest time of a microbatch through the pipeline, as a multiple of all of its work."""
-    effort: float = 2.0
-    """Largest number of deterministic units of CP-SAT for one period."""
-    longest: float = 4.0
-    """Largest number of seconds for one period, with several workers."""
+    efforts: tuple[float, ...] = (0.25, 2.0)
+    """Largest numbers of deterministic units of CP-SAT for one period, one after the other, and
+    with several workers half the largest numbers of seconds: most cycles need little."""
     overhead: float = 0.2
     """Overhead of a period besides CP-SAT, in deterministic units."""
 
@@ -370,7 +369,7 @@ class RoundParams(NamedTuple):
     justification: Share = Share(1)
     local_search: Share = Share(2 / 3)
     dynamic_program: Share = Share(2)
-    cyclic: Share = Share(2, 0, max_share=0.1)
+    cyclic: Share = Share(4, max_share=0.1)
     windows: Share = Share(6, repeats=8)
     full_model: Share = Share(12)
     feasibility: Share = Share(4)

@@ -128,6 +128,8 @@ class _Portfolio:
     def _heuristics(self) -> Iterator[tuple[Method, Share]]:
         """Heuristics by kind of backward, and the dynamic program."""
         rng, params, share = self._rng, self._params, self._params.rounds
+        for pool, view in self._parts:
+            yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
         for method in self._justifications:
             yield method, share.justification
         for pool, view in self._parts:
@@ -139,10 +141,8 @@ class _Portfolio:
         yield run_on_view(self._bounded, program), share.dynamic_program
 
     def _windows(self) -> Iterator[tuple[Method, Share]]:
-        """Cyclic schedules by kind of backward, and windows on schedules of any kind."""
+        """Windows on schedules of any kind of backward."""
         rng, params, share = self._rng, self._params, self._params.rounds
-        for pool, view in self._parts:
-            yield run_on_view(view, CyclicSchedules(pool, rng, params.cyclic)), share.cyclic
         mixed = Trait.MIXED in self._compute.problem.traits
         pool = Pool(self._compute.problem, params.pool) if mixed else self._parts[0].pool
         yield run_on_view(self._view, WindowLNS(pool, rng, params.windows)), share.windows

@@ -86,10 +86,11 @@ class CyclicSchedules:
         self._pool = pool
         self._rng = rng
         self._params = params
-        self._sizes = list(params.sizes)
-        """Numbers of microbatches per period that are still to be searched."""
+        self._searches = [(effort, size) for effort in params.efforts for size in params.sizes]
+        """Effort for one period, and number of microbatches per period, of what is still to be
+        searched."""
         self._low = 0.0
-        """Ticks per microbatch for which no cycle of the present size was found; 0: none tried."""
+        """Ticks per microbatch for which the present search has no cycle; 0: none tried."""
         self._high = inf
         """Ticks per microbatch of the best cycle, or of the best schedule."""
 
@@ -100,29 +101,28 @@ class CyclicSchedules:
         return limited and problem.pipeline.batches >= min_batches and windows_apply(problem)
 
     def run(self, incumbent: Incumbent, budget: Budget) -> Outcome:
-        """Bisect the period for one size after the other; the next turn resumes."""
+        """Bisect the period for one size after the other, first with little work; resumable."""
         if incumbent.value is None:
             return Outcome()
         instance = self._pool.problem.instance
         self._high = min(self._high, incumbent.value / instance.batches)
         shortest = min_period(instance)
-        while self._sizes and not self._pool.out_of_time(budget) and not budget.over:
+        while self._searches and not self._pool.out_of_time(budget) and not budget.over:
             if self._high <= self._params.close * (self._low or shortest):
-                del self._sizes[0]
+                del self._searches[0]
                 self._low = 0.0
             else:
                 ticks = (self._low + self._high) / 2 if self._low else shortest
                 self._search(ticks, incumbent, budget)
-        exhausted = not self._sizes or self._pool.out_of_time(budget)
+        exhausted = not self._searches or self._pool.out_of_time(budget)
         return Outcome(budget.spent, exhausted=exhausted)
 
     def _search(self, ticks: float, incumbent: Incumbent, budget: Budget) -> None:
         """Search for a cycle of this period per microbatch; submit its unrolled schedule."""
         params, problem = self._params, self._pool.problem
-        limits = budget.single_worker_limits(
-            params.longest, params.effort, self._rng.getrandbits(31)
-        )
-        cycle, work = search(problem.instance, self._sizes[0], ticks, limits, params)
+        effort, size = self._searches[0]
+        limits = budget.single_worker_limits(2 * effort, effort, self._rng.getrandbits(31))
+        cycle, work = search(problem.instance, size, ticks, limits, params)
         budget.spent += work + params.overhead
         if cycle is None:
             self._low = ticks
