@@ -53,7 +53,7 @@ def test_random_cycles_unrolled_are_valid_and_within_memory() -> None:
         high = 3 * sum(map(sum, problem.pipeline.ticks.durations))
         assert search(problem.instance, 1, high, LIMITS, PARAMS)[0] is not None
         for size, ticks in ((1, low), (2, low), (2, (3 * low + high) / 4)):
-            cycle, _ = search(problem.instance, size, ticks, LIMITS, PARAMS)
+            cycle, *_ = search(problem.instance, size, ticks, LIMITS, PARAMS)
             if cycle is None:
                 continue
             tight += bool(network.tight)
@@ -73,7 +73,7 @@ def test_frozen_stages_have_no_operation_of_weights(
         stages=4, batches=20, forward=3, backward=6, weight=3, p2p=1, mem_limit=3, frozen=frozen
     )
     problem = Problem(pipeline, Objective.MAKESPAN, kind)
-    cycle, _ = search(problem.instance, 2, 2 * min_period(problem.instance), LIMITS, PARAMS)
+    cycle, *_ = search(problem.instance, 2, 2 * min_period(problem.instance), LIMITS, PARAMS)
     assert cycle is not None
     schedule = unrolled(cycle, problem, 20)
     assert verify(schedule) == []
@@ -83,7 +83,7 @@ def test_frozen_stages_have_no_operation_of_weights(
 def test_a_cycle_takes_its_period() -> None:
     """The makespan grows by at most a period per cycle, however many there are."""
     problem = Problem(LONG_W, Objective.MAKESPAN, BackwardKind.SPLIT)
-    cycle, _ = search(problem.instance, 2, 36, LIMITS, PARAMS)
+    cycle, *_ = search(problem.instance, 2, 36, LIMITS, PARAMS)
     assert cycle is not None and cycle.period == 72
     makespans = [unrolled(cycle, problem, batches).makespan for batches in (40, 42, 60)]
     assert makespans[1] - makespans[0] == 72
@@ -137,7 +137,7 @@ def test_cycles_of_one_microbatch_exist_where_a_device_after_the_other_finds_the
         )
         instance = instance_of(pipeline)
         for period in range(min_period(instance), min_period(instance) + 12):
-            cycle, _ = search(instance, 1, period, LIMITS, PARAMS)
+            cycle, *_ = search(instance, 1, period, LIMITS, PARAMS)
             assert (cycle is not None) == has_cycle_of_one(stages, p2p, limit, period)
             existing += cycle is not None
     assert 35 < existing < 140
@@ -199,7 +199,7 @@ def test_with_memory_for_one_microbatch_the_period_is_its_latency() -> None:
     problem = Problem(ONE_LIVE, Objective.MAKESPAN, BackwardKind.SPLIT)
     for size in (1, 2):
         assert search(problem.instance, size, 4, LIMITS, PARAMS)[0] is None
-        cycle, _ = search(problem.instance, size, 5, LIMITS, PARAMS)
+        cycle, *_ = search(problem.instance, size, 5, LIMITS, PARAMS)
         assert cycle is not None
         assert unrolled(cycle, problem, 6).makespan == 30
 
@@ -220,7 +220,7 @@ def test_memory_that_a_backward_frees_is_live_at_its_start() -> None:
     )
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.WHOLE)
     for ticks in range(min_period(problem.instance), 60, 4):
-        cycle, _ = search(problem.instance, 1, ticks, LIMITS, PARAMS)
+        cycle, *_ = search(problem.instance, 1, ticks, LIMITS, PARAMS)
         if cycle is not None:
             schedule = unrolled(cycle, problem, 3)
             assert verify(schedule) == []

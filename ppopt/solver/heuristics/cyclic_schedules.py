@@ -67,10 +67,24 @@ class Cycle(NamedTuple):
 
     def _starts(self, class_ids: Sequence[int], batches: int) -> list[tuple[int, int]]:
         return [
-            (self.start[class_id, batch % self.size] + batch // self.size * self.period, class_id)
+            (self.start_of(class_id, batch), class_id)
             for class_id in class_ids
             for batch in range(batches)
         ]
+
+    def start_of(self, class_id: int, batch: int) -> int:
+        """Start of an operation of any microbatch."""
+        return self.start[class_id, batch % self.size] + batch // self.size * self.period
+
+
+class CycleSearch(NamedTuple):
+    """Result of the search for a cycle of some size and period."""
+
+    cycle: Cycle | None
+    refuted: bool
+    """Whether CP-SAT proved that no cycle exists, in coarse units of time."""
+    work: float
+    """Deterministic units spent."""
 
 
 class CyclicSchedules:
@@ -91,8 +105,11 @@ class CyclicSchedules:
         searched."""
         self._low = 0.0
         """Ticks per microbatch for which the present search has no cycle; 0: none tried."""
+        self._refuted = dict.fromkeys(params.sizes, 0.0)
+        """Ticks per microbatch for which CP-SAT refuted cycles, by size."""
         self._high = inf
         """Ticks per microbatch of the best cycle, or of the best schedule."""
+        self._best: Cycle | None = None
 
     def supports(self, problem: Problem) -> bool:
         """Whether memory is limited, the run is long enough, and window LNS applies."""
@@ -108,12 +125,12 @@ class CyclicSchedules:
         self._high = min(self._high, incumbent.value / instance.batches)
         shortest = min_period(instance)
         while self._searches and not self._pool.out_of_time(budget) and not budget.over:
-            if self._high <= self._params.close * (self._low or shortest):
+            low = max(self._low, self._refuted[self._searches[0][1]])
+            if self._high <= self._params.close * (low or shortest):
                 del self._searches[0]
                 self._low = 0.0
             else:
-                ticks = (self._low + self._high) / 2 if self._low else shortest
-                self._search(ticks, incumbent, budget)
+                self._search((low + self._high) / 2 if low else shortest, incumbent, budget)
         exhausted = not self._searches or self._pool.out_of_time(budget)
         return Outcome(budget.spent, exhausted=exhausted)
 
@@ -122,12 +139,14 @@ class CyclicSchedules:
         params, problem = self._params, self._pool.problem
         effort, size = self._searches[0]
         limits = budget.single_worker_limits(2 * effort, effort, self._rng.getrandbits(31))
-        cycle, work = search(problem.instance, size, ticks, limits, params)
+        cycle, refuted, work = search(problem.instance, size, ticks, limits, params, self._best)
         budget.spent += work + params.overhead
         if cycle is None:
             self._low = ticks
+            if refuted:
+                self._refuted[size] = ticks
             return
-        self._high = ticks
+        self._high, self._best = ticks, cycle
         orders = cycle.orders(problem.instance)
         justified = self._pool.justify_orders(orders, incumbent, budget)
         assert incumbent.value is not None
@@ -143,22 +162,30 @@ def min_period(instance: Instance) -> int:
 
 
 def search(
-    instance: Instance, size: int, ticks: float, limits: SolverLimits, params: CyclicParams
-) -> tuple[Cycle | None, float]:
-    """Return a cycle of `size` microbatches and the deterministic units spent.
+    instance: Instance,
+    size: int,
+    ticks: float,
+    limits: SolverLimits,
+    params: CyclicParams,
+    hint: Cycle | None = None,
+) -> CycleSearch:
+    """Search for a cycle of `size` microbatches.
 
     Its period is about `ticks` per microbatch: times are rounded to coarse units, because only the
-    order is used and CP-SAT is slow on fine ones. None: no cycle was found.
+    order is used and CP-SAT is slow on fine ones. `hint` is a cycle of any size, near which most
+    shorter ones lie.
     """
     tick = max(1, int(ticks / params.fineness))
     model = _CycleModel(instance, size, tick, int(size * ticks / tick), params.max_delay)
+    if hint is not None:
+        model.add_hint(hint)
     solver = cpsat.solver(limits)
     status = cpsat.run(solver, model.cp, enough=limits.enough)
     work = solver.response_proto.deterministic_time
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return None, work
+        return CycleSearch(None, status == cp_model.INFEASIBLE, work)
     start = {op: solver.value(variable) for op, variable in model.start.items()}
-    return Cycle(size, model.period, start), work
+    return CycleSearch(Cycle(size, model.period, start), refuted=False, work=work)
 
 
 class _CycleModel:
@@ -191,6 +218,12 @@ class _CycleModel:
         self._add_symmetry()
         for device in range(instance.pipeline.num_devices):
             self._add_device(device)
+
+    def add_hint(self, cycle: Cycle) -> None:
+        """Hint at the starts of a cycle, in proportion to the periods."""
+        ratio = self.period * cycle.size / (cycle.period * self.size)
+        for (class_id, batch), start in self.start.items():
+            self.cp.add_hint(start, min(self._latest, int(cycle.start_of(class_id, batch) * ratio)))
 
     def _rounded(self, ticks: int) -> int:
         return (ticks + self._unit // 2) // self._unit
