@@ -10,6 +10,8 @@ import re
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import ceil
 from typing import Annotated, Any, NamedTuple
 
 from ppopt.cancellation import driven
@@ -300,19 +302,19 @@ def document(record: StoredResult) -> dict[str, Any]:
     return document
 
 
-def fraction(value: object) -> tuple[int, int] | None:
-    """Parse an exact fraction of at least 0 as text: numerator and denominator; None for null."""
+def fraction(value: object) -> Fraction | None:
+    """Parse an exact fraction of at least 0 as text; None for null."""
     if value is None:
         return None
     parts = _FRACTION.fullmatch(text(value))
     if parts is None:
         raise InputError(f"{abbreviated(value)} is no fraction")
-    return int(parts[1]), int(parts[2] or 1)
+    return Fraction(int(parts[1]), int(parts[2] or 1))
 
 
-def in_ticks(bound: tuple[int, int] | None, pipeline: Pipeline) -> int | None:
+def in_ticks(bound: Fraction | None, pipeline: Pipeline) -> int | None:
     """A stored bound in ticks of a pipeline, rounded up: values are whole."""
-    return None if bound is None else -(-bound[0] * pipeline.grid.time // bound[1])
+    return None if bound is None else ceil(bound * pipeline.grid.time)
 
 
 def _schedule(native: object, job: SolveJob) -> Schedule:

@@ -7,6 +7,7 @@ configuration, and the verifier accepts it.
 
 from __future__ import annotations
 
+from fractions import Fraction
 from functools import partial
 from typing import Any
 
@@ -58,7 +59,7 @@ def _row_to_object(row: PlanRow) -> dict[str, Any]:
     }
 
 
-def _text(value: object) -> str | None:
+def _text(value: Fraction | None) -> str | None:
     return None if value is None else str(value)
 
 
