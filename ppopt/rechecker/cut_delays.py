@@ -7,49 +7,29 @@ every stage has a layer.
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import pairwise, takewhile
-from typing import Any
+from itertools import takewhile
 
 import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
+from ppopt.verifier.expected import delays_over
 
 NEVER = 2**60
 """More ticks than any sum of delays; marks impossible cuts."""
 
 
-def delays_of_cuts(pipeline: Pipeline, per_unit: int) -> tuple[Ints, Ints]:
+def delays_of_cuts(pipeline: Pipeline) -> tuple[Ints, Ints]:
     """Delays down and up in ticks, `[boundary, layers before it]`.
 
-    The delay is 0 on one device, and on the way up if all layers before the cut are frozen. That of
-    a link is latency + size / bandwidth, for the output of the layer before the cut.
+    The delay is 0 on one device, and on the way up if all layers before the cut are frozen.
     """
-    layers, down, stated_up = pipeline.model.layers, pipeline.link, pipeline.backward_p2p
-    up = down if stated_up is None else None
-    if down is not None and down.backward is not None:
-        up = down.backward
-    back = pipeline.p2p if stated_up is None else stated_up
-    ways = []
-    for link, stated, direction in ((down, pipeline.p2p, 1), (up, back, -1)):
-        rows = []
-        for boundary, pair in enumerate(pairwise(pipeline.hosts[0])):
-            delays = [_stated_delay(stated, boundary, *pair[::direction])] * len(layers)
-            if link is not None:
-                delays = [link.latency + layer.output / link.bandwidth for layer in layers]
-            apart = pair[0] != pair[1]
-            rows.append([0, *(int(apart * delay * per_unit) for delay in delays)])
-        ways.append(np.array(rows, dtype=np.int64))
-    frozen = sum(1 for _ in takewhile(lambda layer: layer.frozen, layers))
-    ways[1][..., : frozen + 1] = 0
-    return ways[0], ways[1]
-
-
-def _stated_delay(delays: Any, boundary: int, source: int, target: int) -> Any:
-    """One number for all, one per boundary, or a matrix [from device][to device]."""
-    if not isinstance(delays, tuple):
-        return delays
-    return delays[source][target] if isinstance(delays[0], tuple) else delays[boundary]
+    layers, hosts = pipeline.model.layers, np.array(pipeline.hosts[0])[:, None]
+    boundary, cut = np.indices((len(hosts) - 1, len(layers) + 1))
+    down, up = delays_over(pipeline, boundary, np.maximum(cut - 1, 0), hosts[:-1], hosts[1:])
+    return down * (cut > 0), up * (
+        cut > sum(1 for _ in takewhile(lambda each: each.frozen, layers))
+    )
 
 
 class Way:

@@ -45,7 +45,7 @@ class LayerSums:
         self.pending = _sums((costs["activation"] + costs["memory_b"]) * (not claim.fused))
         """Live memory between B and W."""
         self.static = _sums(costs["static"])
-        down, up = delays_of_cuts(pipeline, self.grid.time)
+        down, up = delays_of_cuts(pipeline)
         self.down, self.up, self.round_trip = Way(down), Way(up), Way(down + up)
         self.limits: tuple[int, ...] | None = None
         if pipeline.limits is not None:

@@ -17,17 +17,19 @@ choice, and a non-dominated choice can replace all those that it dominates.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Set
 from fractions import Fraction
 from functools import lru_cache
 from itertools import accumulate, pairwise, product
 from math import prod
+from operator import or_, sub
 from typing import NamedTuple
 
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
-from ppopt.problem.modules import Chosen, Module
+from ppopt.problem.modules import Chosen
 from ppopt.rechecker.claim import Claim
+from ppopt.verifier.modules import of_layer, recomputed_workspace
 
 MAX_POINTS = 12
 """Maximum number of points of a stage that exclude partitions."""
@@ -81,57 +83,33 @@ class Recompute:
 
     def __init__(self, claim: Claim, per_unit: Fraction, memory_per_unit: int) -> None:
         """Read the claim's layers; if it is not of every choice, they have no options."""
+        model, decisions = claim.pipeline.model, claim.decisions
+        of_layers = bool(decisions & Decisions.OF_STRATEGY)
 
-        def recomputed(time: Fraction, memory: Fraction, workspace: Fraction) -> RecomputePoint:
-            saved, needed = (int(amount * memory_per_unit) for amount in (memory, workspace))
-            return RecomputePoint(int(time * per_unit), saved, unkept=saved, workspace=needed)
+        def points(layer: Layer) -> list[tuple[RecomputePoint, Layer]]:
+            now, choices = of_layer(layer), []
+            for chosen in choices_of(layer, decisions):
+                time, retained, offloaded, moving, _ = map(sub, of_layer(chosen), now)
+                amounts = offloaded - retained, -retained, recomputed_workspace(chosen)
+                saved, unkept, workspace = (int(each * memory_per_unit) for each in amounts)
+                point = RecomputePoint(int(time * per_unit), saved, moving, unkept, 0, workspace)
+                choices.append((point, chosen))
+            return choices
 
-        def offloaded(time: Fraction, memory: Fraction) -> RecomputePoint:
-            return RecomputePoint(0, int(memory * memory_per_unit), moving=time)
-
-        layers = claim.pipeline.model.layers if claim.decisions & Decisions.OF_STRATEGY else ()
-        recompute_is_open = Decisions.RECOMPUTE in claim.decisions
-        offload_is_open = Decisions.OFFLOAD in claim.decisions
-        trained = False
+        trained = accumulate((not layer.frozen for layer in model.layers), or_)
         """Whether some layer so far is not frozen: the others have no backward."""
-        self._layers: list[list[tuple[RecomputePoint, Layers]]] = []
+        self._layers: list[list[tuple[RecomputePoint, Layers]]] = [
+            [(point, _layers(index, chosen)) for point, chosen in own] if has_backward else []
+            for index, (own, has_backward) in enumerate(
+                zip(model.each(points) if of_layers else (), trained, strict=False)
+            )
+        ]
         """What every layer may do, besides nothing."""
-        for index, layer in enumerate(layers):
-            options: list[tuple[RecomputePoint, Layers]] = []
-            self._layers.append(options)
-            trained |= not layer.frozen
-            if not trained:
-                continue
-            own: LayerSet = frozenset(((index, True),))
-            none: LayerSet = frozenset()
-            free = layer.recompute_given or layer.role not in ("embedding", "head")
-            if recompute_is_open and free and (offload_is_open or not layer.offload):
-                missing = layer.activation - layer.kept
-                point = recomputed(layer.recompute_time, missing, Fraction(0))
-                options.append((point, (own, none)))
-            if (
-                offload_is_open
-                and layer.offload_time
-                and (recompute_is_open or not layer.recompute)
-            ):
-                options.append((offloaded(layer.offload_time, layer.offload_memory), (none, own)))
-            for computed, moving in _module_sets(layer, claim):
-                point = NONE
-                for module in computed:
-                    point = point.plus(recomputed(module.time, module.memory, module.workspace))
-                for module in moving:
-                    point = point.plus(offloaded(module.offload_time, module.offload_memory))
-                sets = (tuple(module.name for module in part) for part in (computed, moving))
-                recompute, offload = (
-                    frozenset(((index, names),)) if names else none for names in sets
-                )
-                options.append((point, (recompute, offload)))
-        costed = claim.pipeline.model.costed if claim.decisions & Decisions.OF_STRATEGY else ()
         self._memory = [
             (int(own.activation * memory_per_unit), int(own.backward_workspace * memory_per_unit))
-            for own in costed
+            for own in (model.costed if of_layers else ())
         ]
-        by_layer = recompute_is_open and claim.pipeline.model.recompute_unit == "layer"
+        by_layer = Decisions.RECOMPUTE in decisions and model.recompute_unit == "layer"
         self._peaks = by_layer and (claim.fused or claim.either)
         """Whether the peak of BW differs from choice to choice."""
         self.points = lru_cache(maxsize=None)(self._points)
@@ -177,56 +155,58 @@ def without(claim: Claim) -> Claim:
     return claim._replace(pipeline=pipeline.without(Decisions.OF_LAYERS, model=model))
 
 
-def _module_sets(
-    layer: Layer, claim: Claim
-) -> Iterator[tuple[tuple[Module, ...], tuple[Module, ...]]]:
-    """Sets of modules that a claim lets recompute, and offload, not both empty.
+def choices_of(layer: Layer, decisions: Decisions) -> Iterator[Layer]:
+    """The layer with everything else that it may recompute, and offload, if these are open.
 
-    What a layer states and the claim does not choose stays: they go with it. Raises TimeoutError if
-    there are more than `MAX_CHOICES`.
+    What it states and is not open stays. Raises TimeoutError if there are more than `MAX_CHOICES`.
     """
-    stated: dict[str, str] = {}
-    for role in (Decisions.OF_LAYERS & ~claim.decisions).names:
-        own = getattr(layer, role)
-        if own is True:
-            return
-        stated |= dict.fromkeys(own or (), role)
-    recompute, offload = (decision in claim.decisions for decision in Decisions.OF_LAYERS)
-    each = [
-        [""]
-        if module.name in stated
-        else [
-            "",
-            *["recompute"] * (recompute and module.time is not None),
-            *["offload"] * (offload and bool(module.offload_time)),
-        ]
+    fields = (decisions & Decisions.OF_LAYERS).names
+    if "recompute" in fields and may_recompute(layer):
+        yield layer.having(recompute=True)
+    if "offload" in fields and layer.offload_time and not layer.recompute:
+        yield layer.having(offload=True)
+    if True in (layer.recompute, layer.offload):
+        return
+    stated = {*(layer.recompute or ()), *(layer.offload or ())}
+    times = {"recompute": "time", "offload": "offload_time"}
+    free = {
+        module.name: ["", *(own for own in fields if getattr(module, times[own]) is not None)]
         for module in layer.modules
-    ]
-    if prod(map(len, each)) > MAX_CHOICES:
+        if module.name not in stated
+    }
+    if prod(map(len, free.values())) > MAX_CHOICES:
         raise TimeoutError
+    for selected in product(*free.values()):
+        new = {name: field for name, field in zip(free, selected, strict=True) if field}
+        if new and not clash(layer, new.keys(), stated):
+            names = {field: tuple(n for n in new if new[n] == field) for field in new.values()}
+            yield layer.having(**names)
+
+
+def may_recompute(layer: Layer) -> bool:
+    """Whether all of a layer may recompute."""
+    return not layer.offload and (layer.recompute_given or layer.role not in ("embedding", "head"))
+
+
+def clash(layer: Layer, new: Set[str], stated: Set[str]) -> bool:
+    """Whether a new module and another one of both sets contain or exclude each other."""
     by_name = {module.name: module for module in layer.modules}
-    for roles_of in product(*each):
-        new = {
-            module.name: role for module, role in zip(layer.modules, roles_of, strict=True) if role
-        }
-        clashes = any(_clashes(by_name, name, stated | new) for name in new)
-        if not new or clashes or any(_clashes(by_name, name, new) for name in stated):
-            continue
-        computed, moving = (
-            tuple(by_name[name] for name, role in new.items() if role == own)
-            for own in ("recompute", "offload")
-        )
-        yield computed, moving
+    for name in new | stated:
+        together = new | stated if name in new else new
+        container = by_name[name].inside
+        while container and container not in together:
+            container = by_name[container].inside
+        if container or not together.isdisjoint(by_name[name].excludes):
+            return True
+    return False
 
 
-def _clashes(by_name: Mapping[str, Module], name: str, does: Mapping[str, str]) -> bool:
-    """Whether a module is excluded by another one of the set, or inside one."""
-    if any(excluded in does for excluded in by_name[name].excludes):
-        return True
-    container = by_name[name].inside
-    while container and container not in does:
-        container = by_name[container].inside
-    return bool(container)
+def _layers(index: int, layer: Layer) -> Layers:
+    recomputed, offloaded = (
+        frozenset(((index, chosen),) if chosen else ())
+        for chosen in (layer.recompute, layer.offload)
+    )
+    return recomputed, offloaded
 
 
 def runs_of(counts: tuple[int, ...]) -> list[tuple[int, int]]:

@@ -96,10 +96,8 @@ class Expected:
     def delays(self) -> tuple[Ints, Ints]:
         """Ticks from stage s to s + 1, and from s + 1 to s, shape [stages - 1, lane] each."""
         boundary = np.arange(len(self.host) - 1)[:, None]
-        lower, upper = self.host[:-1], self.host[1:]
-        forward, backward = _stated_delays(self.pipeline)
-        down = _delays(self.pipeline, forward, boundary, lower, upper)
-        return down, _delays(self.pipeline, backward, boundary, upper, lower)
+        last = np.cumsum(self.pipeline.counts or (1,) * len(self.host))[boundary] - 1
+        return delays_over(self.pipeline, boundary, last, self.host[:-1], self.host[1:])
 
     def _shape(self, kind: int) -> tuple[int, int, int]:
         pipeline = self.pipeline
@@ -236,38 +234,34 @@ def existing_kinds(pipeline: Pipeline) -> Bools:
     return table
 
 
-def _stated_delays(pipeline: Pipeline) -> tuple[Any, Any]:
-    """Forward and backward delays in the form of `_delays`' parameter `stated`.
+def delays_over(
+    pipeline: Pipeline, boundary: Ints, last: Ints, lower: Ints, upper: Ints
+) -> tuple[Ints, Ints]:
+    """Ticks over boundaries from lower to upper devices, and back; 0 on one device.
 
-    For links by size, the delay after a stage is latency + output of its last layer / bandwidth; a
-    slice has its share of the output. The sizes backward are the same.
+    Delays are stated as one number, one per boundary, or a matrix [from device][to device]. For
+    links by size, a delay is latency + output / bandwidth of the layer `last` before the boundary;
+    a slice has its share of the output. The sizes backward are the same.
     """
-    forward, link = pipeline.p2p, pipeline.link
-    backward = forward if pipeline.backward_p2p is None else pipeline.backward_p2p
-    if link is None:
-        return forward, backward
-    last = np.cumsum(pipeline.counts)[:-1] - 1
-    sizes = [pipeline.model.layers[layer].output / pipeline.num_slices for layer in last]
-    forward = tuple(link.latency + size / link.bandwidth for size in sizes)
-    if pipeline.backward_p2p is None:
-        return forward, forward
-    if link.backward is not None:
-        way = link.backward
-        backward = tuple(way.latency + size / way.bandwidth for size in sizes)
-    return forward, backward
+    link, back = pipeline.link, pipeline.backward_p2p
+    links = link, link if back is None or link is None else link.backward
+    stated = pipeline.p2p, pipeline.p2p if back is None else back
+    ends = (lower, upper), (upper, lower)
+    down, up = (
+        np.where(lower == upper, 0, _delays(pipeline, *way, boundary, last))
+        for way in zip(links, stated, ends, strict=True)
+    )
+    return down, up
 
 
-def _delays(pipeline: Pipeline, stated: Any, boundary: Ints, source: Ints, target: Ints) -> Ints:
-    """Ticks over boundaries between stages, from source to target devices; 0 on one device.
-
-    `stated` is one number, one per boundary, or a matrix [from device][to device].
-    """
-    if not source.size:
-        return np.zeros(source.shape, dtype=np.int64)
-    ticks = np.vectorize(lambda time: whole(time * pipeline.ticks.per_unit), otypes=[np.int64])
-    table = ticks(np.array(stated, dtype=object))
-    if table.ndim == 2:
-        delays = table[source, target]
-    else:
-        delays = np.broadcast_to(table if table.ndim == 0 else table[boundary], source.shape)
-    return np.where(source == target, 0, delays)
+def _delays(
+    pipeline: Pipeline, link: Any, stated: Any, ends: tuple[Ints, Ints], boundary: Ints, last: Ints
+) -> Ints:
+    """Ticks of one way, also where both ends are one device."""
+    if link is not None:
+        sizes = [layer.output / pipeline.num_slices for layer in pipeline.model.layers]
+        boundary, stated = last, [link.latency + size / link.bandwidth for size in sizes]
+    times = np.array(stated, dtype=object)
+    ticks = [whole(time * pipeline.ticks.per_unit) for time in times.ravel().tolist()]
+    table = np.array(ticks, dtype=np.int64).reshape(times.shape)
+    return table[ends] if table.ndim == 2 else table if table.ndim == 0 else table[boundary]

@@ -53,14 +53,14 @@ def amounts(pipeline: Pipeline) -> Amounts:
 @lru_cache(maxsize=MAX_CACHED)
 def _of_stages(model: Model, counts: tuple[int, ...]) -> list[tuple[Fraction, ...]]:
     """The amounts of the stages of a partition, for a whole microbatch."""
-    of_layers, stages = model.each(_of_layer), []
+    of_layers, stages = model.each(of_layer), []
     for low, high in pairwise(accumulate(counts, initial=0)):
         *added, workspaces = zip(NOTHING, *of_layers[low:high], strict=True)
         stages.append((*map(sum, added), max(workspaces)))
     return list(zip(*stages, strict=True))
 
 
-def _of_layer(layer: Layer) -> tuple[Fraction, ...]:
+def of_layer(layer: Layer) -> tuple[Fraction, ...]:
     """The amounts of a layer."""
     offloaded = _offloaded(layer)
     return (
@@ -68,7 +68,7 @@ def _of_layer(layer: Layer) -> tuple[Fraction, ...]:
         layer.activation - missing(layer),
         _total(offloaded, "offload_memory"),
         _total(offloaded, "offload_time"),
-        max(layer.input_workspace, _recomputed_workspace(layer)),
+        max(layer.input_workspace, recomputed_workspace(layer)),
     )
 
 
@@ -76,26 +76,26 @@ def added_time(layer: Layer) -> Fraction:
     """Time that a layer adds to B and BW."""
     if isinstance(layer.recompute, bool):
         return layer.recompute * layer.recompute_time
-    return _total(_outermost(layer, layer.recompute), "time")
+    return _total(outermost(layer, layer.recompute), "time")
 
 
 def missing(layer: Layer) -> Fraction:
     """Part of the activation of a layer that F does not keep."""
     if isinstance(layer.recompute, bool):
         return layer.recompute * (layer.activation - layer.kept)
-    return _total(_outermost(layer, layer.recompute), "memory")
+    return _total(outermost(layer, layer.recompute), "memory")
 
 
 def backward_workspace(layer: Layer) -> Fraction:
     """Workspace of BW of a layer."""
-    return max(layer.backward_workspace, _recomputed_workspace(layer))
+    return max(layer.backward_workspace, recomputed_workspace(layer))
 
 
-def _recomputed_workspace(layer: Layer) -> Fraction:
+def recomputed_workspace(layer: Layer) -> Fraction:
     """Largest workspace of the modules that are computed again."""
     if isinstance(layer.recompute, bool):
         return Fraction(0)
-    modules = _outermost(layer, layer.recompute)
+    modules = outermost(layer, layer.recompute)
     return max((module.workspace for module in modules), default=Fraction(0))
 
 
@@ -103,10 +103,10 @@ def _offloaded(layer: Layer) -> list[Module]:
     if isinstance(layer.offload, bool):
         moves = layer.offload_time, layer.offload_memory
         return [Module("", None, Fraction(0), Fraction(0), *moves)] if layer.offload else []
-    return _outermost(layer, layer.offload)
+    return outermost(layer, layer.offload)
 
 
-def _outermost(layer: Layer, names: tuple[str, ...]) -> list[Module]:
+def outermost(layer: Layer, names: tuple[str, ...]) -> list[Module]:
     """The modules of a set that are inside no other one of it."""
     by_name = {module.name: module for module in layer.modules}
 

@@ -90,6 +90,25 @@ def test_the_rechecker_refutes_a_bound_that_a_set_beats() -> None:
     assert ppopt.recheck(claimed, workers=1).verdict is Verdict.WRONG
 
 
+def test_the_rechecker_knows_a_set_with_a_module_inside_another_one_in_some_layers() -> None:
+    """`inner` adds nothing in the first layer, but the second one needs it."""
+    inner = {"name": "inner", "time": 1, "memory": 1, "inside": "outer"}
+    outer = {"name": "outer", "time": 1, "memory": 3}
+    layers = [
+        {"forward": 1, "activation": 4, "modules": [outer, inner]},
+        {"forward": 1, "activation": 4, "modules": [{"name": "inner", "time": 1, "memory": 3}]},
+        {"forward": 1, "activation": 1},
+    ]
+    fields = {"stages": 3, "batches": 3, "model": layers, "mem_limit": 6}
+    best = solved(fields | {"recompute": "search-set"})
+    assert best.status is Status.OPTIMAL and best.schedule is not None
+    chosen = [layer.recompute for layer in best.schedule.pipeline.model.layers]
+    assert chosen == [("outer", "inner"), ("inner",), False]
+    assert ppopt.recheck(best, workers=1).verdict is Verdict.CONFIRMED
+    inflated = replace(best, bound_ticks=best.bound_ticks + 1)
+    assert ppopt.recheck(inflated, workers=1).verdict is Verdict.WRONG
+
+
 def test_a_set_that_costs_more_in_every_layer_is_left_out() -> None:
     """`mlp` frees no more than `norm` and takes longer; in one layer, `attention` frees more."""
     norm = {"name": "norm", "time": 1, "memory": 2}
