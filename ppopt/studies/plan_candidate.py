@@ -1,4 +1,4 @@
-"""A candidate: one configuration of a plan, with the group of its partitions in the search.
+"""A candidate: one configuration of a plan, which is a group of the search over all of them.
 
 One search serves all configurations (`ppopt.studies.plan_product`); a strategy evaluates its
 partitions and recompute in place of searches.
@@ -6,10 +6,9 @@ partitions and recompute in place of searches.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
 
 from ppopt.cancellation import shield
 from ppopt.problem.decisions import Decisions
@@ -40,11 +39,13 @@ from ppopt.studies.strategy_search import Ranked, StrategySearch
 from ppopt.verifier import checked
 
 
-class PlanCandidate:
-    """One configuration of a plan; times per microbatch are in ticks of the grid."""
+class PlanCandidate(SearchedConfigurations):
+    """State of one configuration of a plan; times per microbatch are in ticks of the grid."""
 
     shared_searches = 0
     """Number of searches of another configuration whose schedules belong to this one, too."""
+    wider: PlanCandidate | None = None
+    """The configuration of the plan that has all of its schedules; None: there is none."""
 
     def __init__(
         self,
@@ -61,33 +62,26 @@ class PlanCandidate:
         self.options = options
         self.strategy = choice if isinstance(choice, StrategySearch) else None
         """The choice of a strategy; None: orders are open."""
-        self._floor = 0
-        """Lower bound of a relaxation by bounds alone, per microbatch."""
         self._ranked: Ranked | None = None
         """Best configuration of the strategy at the last update."""
-        self.state = SearchedConfigurations(self.bound_without_search, self._rest)
-        """Best schedule, bound and partitions, per microbatch."""
-        self.state.raise_bound()
-
-    @property
-    def impossible(self) -> bool:
-        """Whether it is proved that no schedule is within the memory limits."""
-        return self.state.infeasible
+        super().__init__(self.bound_without_search, self._rest)
+        self.raise_bound()
 
     @property
     def searches(self) -> int:
         """Number of searches of single partitions."""
-        return self.state.searched + self.shared_searches
+        return self.searched + self.shared_searches
 
     @property
     def bound_without_search(self) -> int:
         """Lower bound per microbatch, by bounds alone."""
-        return max(self.choice.lower_bound * self.weight, self._floor)
+        own, wider = self.choice.lower_bound * self.weight, self.wider
+        return own if wider is None else max(own, wider.bound_without_search)
 
     @property
     def schedule(self) -> Schedule | None:
         """Best schedule."""
-        best = self.state.best
+        best = self.best
         return None if best is None or best.result is None else best.result.schedule
 
     @property
@@ -110,15 +104,14 @@ class PlanCandidate:
         """Bound all partitions exactly up to `margin` times a ceiling per microbatch."""
         useful = None if ceiling is None else -(-int(ceiling * margin) // self.weight)
         self.choice.bound(useful)
-        self.state.raise_open_bound(self.bound_without_search)
+        self.raise_open_bound(self.bound_without_search)
 
-    def raise_to(self, superset: PlanCandidate) -> None:
-        """Raise bounds to those of a configuration whose schedules include all of this one."""
-        if superset.impossible:
-            self.state.raise_to(bounds_of_all((), NONE_LEFT))
-        else:
-            self._floor = max(self._floor, superset.bound_without_search)
-            self.state.raise_open_bound(max(self.bound_without_search, superset.state.open_bound))
+    def raise_bound(self, ceiling: int | None = None) -> None:
+        """Raise the bound to the minimum over the partitions, and to that of the wider one."""
+        super().raise_bound(ceiling)
+        if self.wider is not None:
+            bounds = () if self.wider.infeasible else (self.wider.open_bound,)
+            self.raise_to(bounds_of_all(bounds, NONE_LEFT))
 
     def _rest(self, known: Container[Key], ceiling: int | None) -> Rest:
         """Partitions and recompute not in `known` whose bounds are below the ceiling.
@@ -174,8 +167,8 @@ class PlanCandidate:
         assert named.grid.time == own.grid.time, "configurations share ticks"
         value = schedule.metrics.value_ticks(self.problem.objective) * self.weight
         taken = Configuration((), 0, weight=self.weight, result=result, value=value)
-        self.state.offer(taken)
-        return self.state.best is taken
+        self.offer(taken)
+        return self.best is taken
 
     # Reports.
 
@@ -185,19 +178,18 @@ class PlanCandidate:
 
         A bound of a strategy does not hold for other orders, so its result states none.
         """
-        state = self.state
-        own = None if state.best is None else state.best.result
+        own = None if self.best is None else self.best.result
         if self.strategy is None:
-            bound = self.ticks(state.lower_bound)
-            if own and own.bound_ticks == bound and state.best is state.known.get(ONLY):
+            bound = self.ticks(self.lower_bound)
+            if own and own.bound_ticks == bound and self.best is self.known.get(ONLY):
                 return own
         elif own is not None and own.schedule is not None:
-            proof = f"of {self.configuration.strategy} alone: {self.choice.proof(state)}"
+            proof = f"of {self.configuration.strategy} alone: {self.choice.proof(self)}"
             return replace(own, schedule=checked(own.schedule), proof=proof)
-        result = result_of(self.choice, self.problem, state, self.options)
+        result = result_of(self.choice, self.problem, self, self.options)
         if self.strategy is None:
             return result
-        if self.impossible:
+        if self.infeasible:
             proof = "no partition is within the memory limits"
             return replace(result, status=Status.INFEASIBLE, bound_ticks=None, proof=proof)
         return replace(result, bound_ticks=None)
@@ -205,25 +197,11 @@ class PlanCandidate:
     def row(self, best: int | None) -> PlanRow:
         """Row of the plan; `best` is the minimum time per microbatch of all configurations."""
         result, bound = self.result, None
-        if not self.impossible:
-            bound = min_known((self.ticks(self.state.open_bound), result.value_ticks))
+        if not self.infeasible:
+            bound = min_known((self.ticks(self.open_bound), result.value_ticks))
             if self.configuration.strategy == SEARCHED:
                 result = replace(result, bound_ticks=bound)
         longest = None if best is None else self.ticks(best)
         status = RowStatus.of(result.value_ticks, bound, longest, searched=bool(self.searches))
         ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)
-
-
-def with_wider(
-    candidates: Iterable[PlanCandidate], **change: Any
-) -> Iterator[tuple[PlanCandidate, PlanCandidate]]:
-    """Candidates, each with the one that has all of its schedules.
-
-    That one has the configuration after a change.
-    """
-    known = {candidate.configuration: candidate for candidate in candidates}
-    for configuration, candidate in known.items():
-        wider = known.get(configuration._replace(**change), candidate)
-        if wider is not candidate:
-            yield candidate, wider

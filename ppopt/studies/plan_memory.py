@@ -43,11 +43,7 @@ def within_share(
     no such schedule of it was found.
     """
     waiting = sorted(
-        (
-            each
-            for each in candidates
-            if each.state.value is not None and each.state.value <= max_time
-        ),
+        (each for each in candidates if each.value is not None and each.value <= max_time),
         key=lambda candidate: (candidate.peak, candidate.configuration),
     )
     results: list[WithinShare] = []
@@ -76,7 +72,7 @@ def _memory_bounds(
     fast_enough = {
         candidate.configuration
         for candidate in candidates
-        if not candidate.impossible and candidate.state.open_bound <= max_time
+        if not candidate.infeasible and candidate.open_bound <= max_time
     }
     bounds = tuple(bounded.values())
     return Complete(bounds) if fast_enough <= bounded.keys() else Partial(bounds)

@@ -39,7 +39,7 @@ class PlanProduct(ProductChoice):
             (index,): candidate for index, candidate in enumerate(candidates)
         }
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
-        self.state = SearchedGroups({key: each.state for key, each in self._candidates.items()})
+        self.state = SearchedGroups(self._candidates)
         """State of the search: a group is a configuration of the plan."""
         self._margin = margin
         self._ceiling: int | None = None

@@ -33,7 +33,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
 from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
-from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
@@ -48,7 +47,7 @@ from ppopt.studies.first_schedules import (
     with_few_layers,
 )
 from ppopt.studies.plan_baselines import PlanBaselines
-from ppopt.studies.plan_candidate import PlanCandidate, with_wider
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
 from ppopt.studies.plan_result import Plan, counted
 from ppopt.studies.plan_set_up import PlanSetUp
@@ -80,13 +79,10 @@ class PlanSearch:
         """Strategies that the search starts from, and that the plan is compared with."""
         self.candidates = self.set_up.candidates
         of_all_orders = [each for each in self.candidates if each.strategy is None]
-        self._included = list(with_wider(of_all_orders, recompute=SEARCH))
-        """Configurations of all orders whose schedules another one has, each with that one. They
-        are bounded, but not searched by themselves."""
-        self._wider = [*self._included, *with_wider(self.candidates, strategy=SEARCHED)]
-        """The same with strategies, each with all orders of its configuration."""
-        included = [candidate for candidate, _ in self._included]
-        self._searched = [each for each in self.candidates if each not in included]
+        self._included = [each for each in of_all_orders if each.wider is not None]
+        """Configurations of all orders whose schedules another one has. They are bounded, but not
+        searched by themselves."""
+        self._searched = [each for each in self.candidates if each not in self._included]
         """Configurations that are searched."""
         self._orders = [each for each in self._searched if each.strategy is None]
         """Those of all orders."""
@@ -151,7 +147,6 @@ class PlanSearch:
         after a share of it.
         """
         self.start_from(filter(None, (self.set_up.first_schedule,)))
-        included = [candidate for candidate, _ in self._included]
         configurations = [candidate.configuration for candidate in self._orders]
         known = self.best is not None
         number = 0 if known else num_evaluated(self.set_up.space, configurations, GRACE)
@@ -160,7 +155,7 @@ class PlanSearch:
                 self._start_from_first(FirstSchedules.usual, self._orders[:number])
             self._start_from_first(FirstSchedules.usual, self._orders[number:])
             self._start_from_first(with_few_layers, self._orders)
-            self._start_from_first(FirstSchedules.usual, included)
+            self._start_from_first(FirstSchedules.usual, self._included)
             self._start_from_first(FirstSchedules.zero_bubble, self._orders)
             self._start_from_first(FirstSchedules.by_other_strategies, self._orders)
 
@@ -283,11 +278,12 @@ class PlanSearch:
         with scope(inf):
             self._search.enumerate_listed()
         self._note("bounds")
-        for candidate, _ in self._included:
+        for candidate in self._included:
+            candidate.raise_bound(self.state.end)
             if self._is_open(candidate):
                 with part(share * self._params.included_bounding):
                     candidate.bound_partitions(self.state.end, self._params.margin)
-                candidate.state.raise_bound(self.state.end)
+                candidate.raise_bound(self.state.end)
 
     def _improve(self, share: float) -> None:
         """Improve the best schedules in their partitions and recompute.
@@ -314,8 +310,6 @@ class PlanSearch:
         """Update and report the state after a search or a bound."""
         for candidate in self._searched:
             candidate.update()
-        for candidate, wider in self._wider:
-            candidate.raise_to(wider)
         self.state.raise_bound()
         self.tell(phase)
 
@@ -328,7 +322,7 @@ class PlanSearch:
         def rank(candidate: PlanCandidate) -> tuple[Any, ...]:
             configuration = candidate.configuration
             chosen = configuration.recompute == SEARCH
-            return candidate.state.value, candidate.peak, chosen, configuration
+            return candidate.value, candidate.peak, chosen, configuration
 
         scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         return min(scheduled, key=rank, default=None)
@@ -353,8 +347,7 @@ class PlanSearch:
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
-        own = candidate.state
-        return not (own.infeasible or self.state.is_beaten(own.open_bound))
+        return not (candidate.infeasible or self.state.is_beaten(candidate.open_bound))
 
     # Reports.
 
@@ -374,13 +367,14 @@ class PlanSearch:
 
     def _update_included(self) -> None:
         """Give the configurations that are not searched by themselves what was searched for all."""
-        for candidate, wider in self._included:
-            results = (configuration.result for configuration in wider.state.every)
+        for candidate in self._included:
+            assert candidate.wider is not None
+            results = (configuration.result for configuration in candidate.wider.every)
             schedules = (result.schedule for result in results if result is not None)
             own = [each for each in schedules if each is not None and candidate.contains(each)]
             for schedule in own:
                 candidate.take(schedule)
-            candidate.raise_to(wider)
+            candidate.raise_bound(self.state.end)
             candidate.shared_searches = len(own)
 
     @shield()
@@ -411,6 +405,6 @@ class PlanSearch:
         status = Status.of(self.state.value, self.lower_bound)
         if status is not Status.FEASIBLE or self.set_up.num_late or self.lower_bound is None:
             return ""
-        possible = [candidate for candidate in self.candidates if not candidate.impossible]
-        lowest = min(possible, key=lambda candidate: candidate.state.open_bound)
+        possible = [candidate for candidate in self.candidates if not candidate.infeasible]
+        lowest = min(possible, key=lambda candidate: candidate.open_bound)
         return f"; the minimum bound is that of {lowest.configuration}"

@@ -8,6 +8,7 @@ from ppopt.cancellation import over, shield
 from ppopt.errors import InputError, NotApplicableError
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import SEARCHED
@@ -69,6 +70,11 @@ class PlanSetUp:
             self._set_up_first(late)
         self.candidates = sorted(self._candidates, key=lambda each: each.strategy is not None)
         """All candidates, those of strategies last."""
+        known = {candidate.configuration: candidate for candidate in self.candidates}
+        for own, candidate in known.items():
+            any_order, any_layers = own._replace(strategy=SEARCHED), own._replace(recompute=SEARCH)
+            wider = known.get(any_layers if candidate.strategy is None else any_order)
+            candidate.wider = None if wider is candidate else wider
         self.skipped = (*self._invalid, *((str(each), OUT_OF_TIME) for each in late))
         """Configurations that are not set up, each with the reason."""
         self.num_late = len(late)

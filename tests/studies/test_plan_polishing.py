@@ -53,11 +53,11 @@ def test_polishing_betters_the_schedule_of_one_partition() -> None:
     known = known_result(candidate.problem, sequential, checked_options(20, 1))
     inner = search._search
     inner._driver.keep_best(inner._at((0, 2, 2, 2, 2)), known)
-    bound, before = candidate.state.open_bound, candidate.result.value
+    bound, before = candidate.open_bound, candidate.result.value
     halves.append(before / 2)
     with within(600):
         search._improve(1.0)
-    assert candidate.state.open_bound == bound
+    assert candidate.open_bound == bound
     assert candidate.result.value < before / 2
     assert candidate.schedule.pipeline.counts == (2, 2, 2, 2)
     assert verify(candidate.schedule) == []

@@ -119,7 +119,7 @@ def test_one_configuration_is_told_from_the_others() -> None:
     best = search.state.value
     assert best is not None and search.state.closed
     for candidate in candidates:
-        own = candidate.state
+        own = candidate
         assert own.open_bound >= best or own.value == best
         if own.value is not None:
             assert own.best is not None and own.best.result is not None
@@ -140,7 +140,7 @@ def test_a_configuration_is_infeasible_only_if_no_partition_is_left() -> None:
         product = PlanProduct([candidate])
         search = ConfigurationSearch(product, candidate.problem, checked_options(60, 1))
         search.search()
-        assert candidate.impossible is infeasible
+        assert candidate.infeasible is infeasible
 
 
 def test_first_partitions_end_after_two_that_are_far_behind() -> None:
