@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from itertools import product
 from math import inf
@@ -77,46 +77,75 @@ class Baseline(NamedTuple):
     """Decisions of the search (partition, recompute) that were also searched for each strategy."""
 
 
-class EvaluationRequest(NamedTuple):
-    """A strategy to evaluate."""
+@dataclass(eq=False)
+class Evaluation:
+    """A strategy to evaluate, then its schedule, or why there is none."""
 
     strategy: Strategy
     pipeline: Pipeline
     """Pipeline as requested; its open decisions are searched for the strategy."""
-    options: Options = Options()
-    hints: tuple[Pipeline, ...] = ()
+    options: Options = field(default_factory=Options)
+    hints: Sequence[Pipeline] = ()
     """Pipelines whose partitions are tried first."""
-
-
-class Evaluation(NamedTuple):
-    """Outcome of an `EvaluationRequest`: the schedule of a strategy, or why there is none."""
-
-    position: int
-    """Index of the request."""
-    name: str
-    """Name of the strategy."""
     schedule: Schedule | None = None
-    """Schedule with the best partition and recompute found; None: the strategy was skipped."""
+    """Schedule with the best partition and recompute found; None: there is none yet."""
     seconds: float = 0.0
     """Time to build the schedule."""
     reason: str = ""
     """Why the strategy was skipped; empty if it was not."""
-    out_of_time: bool = False
-    """Whether the strategy was skipped for lack of time."""
     search: StrategySearch | None = None
     """Search for its partition and recompute, which can be continued; None: nothing is open."""
 
+    @property
+    def name(self) -> str:
+        """Name of the strategy."""
+        return self.strategy.name
+
+    @property
+    def out_of_time(self) -> bool:
+        """Whether there is no schedule for lack of time."""
+        return self.schedule is None and self.reason in ("", OUT_OF_TIME, STOPPED)
+
+    def begin(self, objective: Objective) -> None:
+        """Evaluate the strategy or, if something is open, set up the search for it."""
+        _LOG.info("strategy %s", self.name)
+        began, pipeline, reason = time.monotonic(), self.pipeline, ""
+        try:
+            if pipeline.open_decisions & Decisions.OF_STRATEGY:
+                self.search = StrategySearch(pipeline, self.name, objective, self.options)
+                for hint in self.hints:
+                    self.search.start_from(hint)
+            else:
+                self.schedule = evaluate(pipeline, self.name, objective, self.options)
+        except NotApplicableError as error:
+            reason = str(error)
+        self.reason, self.seconds = reason, time.monotonic() - began
+
+    def descend(self, times: float = inf) -> None:
+        """Continue the search for the partition and recompute."""
+        assert self.search is not None
+        began = time.monotonic()
+        self.search.descend(times)
+        self.seconds += time.monotonic() - began
+
+    @shield()
+    def end(self) -> None:
+        """Set the schedule to the best one of the search."""
+        assert self.search is not None
+        self.schedule = self.search.schedule()
+
 
 def evaluate_strategies(
-    requests: Sequence[EvaluationRequest],
+    evaluations: Sequence[Evaluation],
     objective: Objective,
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
     max_descents: float = inf,
     at_least_one: bool = False,
+    enough: Callable[[], bool] = lambda: False,
     tell: Callable[[str], None] = lambda _: None,
-) -> Iterator[Evaluation]:
+) -> None:
     """Evaluate strategies in the time left, each with the best partition and recompute found.
 
     If partition or recompute is open, every strategy first gets a short search; then each search
@@ -124,78 +153,50 @@ def evaluate_strategies(
     not apply, and those whose estimated time exceeds the remaining time or `max_seconds`. The
     searches end after `search_seconds`, if that is earlier, but each strategy that is started has a
     first search. `max_descents` limits the descents of a search that continues. With
-    `at_least_one`, strategies are started until one applies, even if no time is left. `tell`
-    receives the names of strategies. After Ctrl-C, strategies that were not started are skipped.
+    `at_least_one`, strategies are started until one applies, even if no time is left. This ends
+    once there are `enough` schedules. `tell` receives the names of strategies. After Ctrl-C,
+    strategies that were not started are skipped.
     """
     end = time.monotonic() + search_seconds
     started: list[Evaluation] = []
     unfinished = 0.0
     """Estimated seconds to build the schedules of the searches that were started."""
     needs_one = at_least_one
-    for position, request in enumerate(requests):
+    for waiting, evaluation in zip(reversed(range(len(evaluations))), evaluations, strict=True):
         budget = inf if needs_one else seconds_left() - unfinished
-        name = request.strategy.name
-        evaluation = Evaluation(position, name, reason=_reason(), out_of_time=True)
-        if _seconds(request) <= max_seconds and _seconds_of_start(request) <= budget:
-            tell(f"strategy {name}")
+        evaluation.reason = STOPPED if interrupts.pressed() else OUT_OF_TIME
+        seconds = _seconds(evaluation)
+        if seconds <= max_seconds and seconds * _orders_of_start(evaluation) <= budget:
+            tell(f"strategy {evaluation.name}")
             with shield() if needs_one else scope(inf):
-                evaluation = _begin(Evaluation(position, name), request, objective)
+                evaluation.begin(objective)
             if evaluation.search is not None:
-                began, waiting = time.monotonic(), len(requests) - position - 1
                 with scope(end), part(FIRST_SEARCH_SHARE * equal_share(waiting)):
-                    evaluation.search.descend(1)
-                seconds = evaluation.seconds + time.monotonic() - began
-                evaluation = evaluation._replace(seconds=seconds)
+                    evaluation.descend(1)
+                unfinished += seconds
+                started.append(evaluation)
+            elif enough():
+                return
         needs_one &= bool(evaluation.reason)
-        if evaluation.search is None:
-            yield evaluation
-        else:
-            unfinished += _seconds(request)
-            started.append(evaluation)
     for waiting, evaluation in zip(reversed(range(len(started))), started, strict=True):
-        search, began = evaluation.search, time.monotonic()
-        assert search is not None
         tell(f"strategy {evaluation.name}")
         with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
-            search.descend(max_descents)
-        seconds = evaluation.seconds + time.monotonic() - began
-        with shield():
-            schedule = search.schedule()
-        yield evaluation._replace(schedule=schedule, seconds=seconds)
+            evaluation.descend(max_descents)
+        evaluation.end()
+        if enough():
+            return
 
 
-def _reason() -> str:
-    """Reason for a strategy that is skipped now."""
-    return STOPPED if interrupts.pressed() else OUT_OF_TIME
-
-
-def _seconds(request: EvaluationRequest) -> float:
+def _seconds(evaluation: Evaluation) -> float:
     """Estimated seconds to build and verify one schedule of a strategy."""
-    pipeline = request.pipeline
-    return request.strategy.seconds(pipeline) + SECONDS_PER_OPERATION * pipeline.num_codes
+    pipeline = evaluation.pipeline
+    return evaluation.strategy.seconds(pipeline) + SECONDS_PER_OPERATION * pipeline.num_codes
 
 
-def _seconds_of_start(request: EvaluationRequest) -> float:
-    """Estimated seconds to evaluate a strategy or, if something is open, to start its search."""
-    several = request.strategy.adaptive and request.pipeline.open_decisions & Decisions.OF_STRATEGY
-    return _seconds(request) * (ORDERS_OF_FIRST_SEARCH if several else 1)
-
-
-def _begin(evaluation: Evaluation, request: EvaluationRequest, objective: Objective) -> Evaluation:
-    """Evaluate a strategy or, if something is open, set up the search for it."""
-    _LOG.info("strategy %s", evaluation.name)
-    began = time.monotonic()
-    try:
-        if not request.pipeline.open_decisions & Decisions.OF_STRATEGY:
-            schedule = evaluate(request.pipeline, evaluation.name, objective, request.options)
-            seconds = time.monotonic() - began
-            return evaluation._replace(schedule=schedule, seconds=seconds)
-        search = StrategySearch(request.pipeline, evaluation.name, objective, request.options)
-        for hint in request.hints:
-            search.start_from(hint)
-    except NotApplicableError as error:
-        return evaluation._replace(reason=str(error))
-    return evaluation._replace(search=search, seconds=time.monotonic() - began)
+def _orders_of_start(evaluation: Evaluation) -> int:
+    """Number of orders to evaluate a strategy or, if something is open, to start its search."""
+    several = evaluation.pipeline.open_decisions & Decisions.OF_STRATEGY
+    return ORDERS_OF_FIRST_SEARCH if several and evaluation.strategy.adaptive else 1
 
 
 def evaluate_all(
@@ -216,7 +217,7 @@ def evaluate_all(
     all. `limits` are arguments of `evaluate_strategies`. After Ctrl-C, strategies that were not
     evaluated are skipped.
     """
-    skipped, requests = dict[str, str](), dict[Any, EvaluationRequest]()
+    skipped, evaluations = dict[str, str](), dict[Any, Evaluation]()
     strategies = registry().values() if names is None else map(resolve, names)
     for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
         name = strategy.name
@@ -229,19 +230,18 @@ def evaluate_all(
         except NotApplicableError as error:
             skipped.setdefault(name, str(error))
         else:
-            request = EvaluationRequest(strategy, placed, strategy.own_options(options))
-            requests.setdefault((name, placed.layout), request)
-    waiting = {index: name for index, (name, _) in enumerate(requests)}
-    schedules: dict[Any, tuple[Schedule, float]] = {}
+            evaluation = Evaluation(strategy, placed, strategy.own_options(options))
+            evaluations.setdefault((name, placed.layout), evaluation)
     with scope(inf):
-        for evaluation in evaluate_strategies(list(requests.values()), objective, **limits):
-            name, schedule = waiting.pop(evaluation.position), evaluation.schedule
-            if schedule is None:
-                skipped.setdefault(name, evaluation.reason)
-            else:
-                timed = schedule, evaluation.seconds
-                schedules.setdefault((name, schedule.pipeline.layout), timed)
-    skipped = dict.fromkeys(waiting.values(), _reason()) | skipped
+        evaluate_strategies(list(evaluations.values()), objective, **limits)
+    schedules: dict[Any, tuple[Schedule, float]] = {}
+    for evaluation in evaluations.values():
+        name, schedule = evaluation.name, evaluation.schedule
+        if schedule is not None:
+            schedules.setdefault((name, schedule.pipeline.layout), (schedule, evaluation.seconds))
+            continue
+        unevaluated = STOPPED if interrupts.pressed() else OUT_OF_TIME
+        skipped.setdefault(name, evaluation.reason or unevaluated)
     evaluated = {name for name, _ in schedules}
     left_out = (each for each in skipped.items() if each[0] not in evaluated)
     return list(schedules.values()), tuple(sorted(left_out))
@@ -264,23 +264,26 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
     chosen &= ~Decisions.RECOMPUTE_SET
     searched = _pipeline_of(result)
     pipeline = _with_open(searched, chosen)
-    of_placement = [
-        request._replace(hints=(searched,))
-        for request, placed in _applied(result, lambda _: pipeline)
+    evaluations = [
+        evaluation
+        for evaluation, placed in _applied(result, lambda _: pipeline, hints=(searched,))
         if placed.layout == searched.layout
     ]
-    of_placement.sort(key=lambda request: request.strategy.adaptive)
-    best_found, schedules, skipped = None, list[Schedule](), list[str]()
-    for evaluation in evaluate_strategies(of_placement, result.objective, max_seconds=MAX_SECONDS):
-        if evaluation.out_of_time:
-            skipped.append(evaluation.name)
-        schedules += filter(None, (evaluation.schedule,))
-        best_found = best(schedules, result)
-        if best_found is not None and best_found.value == result.lower_bound:
-            break
+    evaluations.sort(key=lambda evaluation: evaluation.strategy.adaptive)
+
+    def known() -> Baseline | None:
+        return best(filter(None, (each.schedule for each in evaluations)), result)
+
+    def enough() -> bool:
+        baseline = known()
+        return baseline is not None and baseline.value == result.lower_bound
+
+    evaluate_strategies(evaluations, result.objective, max_seconds=MAX_SECONDS, enough=enough)
+    best_found = known()
     if best_found is None:
         return None
-    return best_found._replace(skipped=tuple(skipped), chosen=(chosen & ~Decisions.PLACEMENT).names)
+    skipped = tuple(each.name for each in evaluations if each.reason and each.out_of_time)
+    return best_found._replace(skipped=skipped, chosen=(chosen & ~Decisions.PLACEMENT).names)
 
 
 def best_other_placement(
@@ -299,12 +302,12 @@ def best_other_placement(
         return None
     searched, max_seconds = _pipeline_of(result), MAX_SECONDS_OTHER_PLACEMENT
     unplaced = _unplaced(requested, searched)
-    requests = [
-        request
-        for request, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
+    evaluations = [
+        evaluation
+        for evaluation, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
-    evaluations = evaluate_strategies(requests, result.objective, max_seconds=max_seconds)
+    evaluate_strategies(evaluations, result.objective, max_seconds=max_seconds)
     baselines = [
         _baseline_of(evaluation.schedule, result)
         for evaluation in evaluations
@@ -317,14 +320,15 @@ def best_other_placement(
 
 
 def _applied(
-    result: Result, pipeline_of: Callable[[Strategy], Pipeline]
-) -> Iterator[tuple[EvaluationRequest, Pipeline]]:
-    """Request for, and placed pipeline of, every strategy with the backwards of a search."""
+    result: Result, pipeline_of: Callable[[Strategy], Pipeline], hints: Sequence[Pipeline] = ()
+) -> Iterator[tuple[Evaluation, Pipeline]]:
+    """Every strategy with the backwards of a search to evaluate, and its placed pipeline."""
     for strategy in registry().values():
         if strategy.fused or not result.fused:
             with suppress(NotApplicableError):
                 pipeline = pipeline_of(strategy)
-                yield EvaluationRequest(strategy, pipeline), strategy.apply(pipeline, Options())
+                placed = strategy.apply(pipeline, Options())
+                yield Evaluation(strategy, pipeline, hints=hints), placed
 
 
 def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:

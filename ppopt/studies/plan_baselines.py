@@ -10,8 +10,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import chain, product
+from operator import attrgetter
+from typing import Any
 
 from ppopt.cancellation import over, turns
 from ppopt.errors import NotApplicableError, not_applicable
@@ -20,8 +23,8 @@ from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
-from ppopt.strategies import Strategy, registry
-from ppopt.studies.baselines import Evaluation, EvaluationRequest, evaluate_strategies
+from ppopt.strategies import registry, resolve
+from ppopt.studies.baselines import Evaluation, evaluate_strategies
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
@@ -32,25 +35,23 @@ KNOWN = ("1f1b", "interleaved")
 """Strategies that come first: most trainers run them."""
 
 
-class _Variant(NamedTuple):
-    """A strategy with its chunks and recompute."""
+@dataclass(eq=False, kw_only=True)
+class PlanEvaluation(Evaluation):
+    """The evaluation of a strategy for a plan."""
 
-    strategy: Strategy
-    chunks: int
-    """Stages per device."""
-    recompute: str
-
-
-class _Setting(NamedTuple):
-    """A strategy with its pipeline."""
-
-    request: EvaluationRequest
-    variant: _Variant
+    configuration: PlanConfiguration
     in_space: bool
+    """Whether the plan could choose its schedule."""
 
+    @property
     def sort_key(self) -> tuple[bool, bool]:
         """Sort key: strategies that most trainers run, then those that the plan could choose."""
-        return self.request.strategy.name not in KNOWN, not self.in_space
+        return self.name not in KNOWN, not self.in_space
+
+    @property
+    def fits(self) -> bool:
+        """Whether there is a schedule, and it is within the memory limits."""
+        return self.schedule is not None and self.schedule.fits_limits
 
 
 class PlanBaselines:
@@ -59,67 +60,49 @@ class PlanBaselines:
     def __init__(self, space: PlanSpace, objective: Objective, backward_kind: BackwardKind) -> None:
         """Use the strategies of the space's runtime whose backwards are of this kind."""
         self._space, self._objective, self._backward_kind = space, objective, backward_kind
-        self._evaluated: list[tuple[_Setting, Evaluation]] = []
-        """Strategies that are evaluated, and within the memory limits."""
-        self._waiting: dict[int, list[_Variant]] = {}
-        """Strategies that are not evaluated yet, by number of microbatches."""
+        self._evaluations: dict[int, list[PlanEvaluation]] = {}
+        """Strategies with their pipelines, by number of microbatches."""
+        self._waiting: dict[int, list[PlanConfiguration]] = {}
+        """Strategies without a pipeline yet, by number of microbatches."""
 
     @property
-    def results(self) -> list[PlanBaseline]:
-        """Baselines within the memory limits."""
-        return [
-            self._baseline(
-                setting.variant.recompute, evaluation.schedule, in_space=setting.in_space
-            )
-            for setting, evaluation in self._evaluated
-            if evaluation.schedule is not None
-        ]
+    def schedules(self) -> list[Schedule]:
+        """Schedules of strategies within the memory limits."""
+        every = chain.from_iterable(self._evaluations.values())
+        return [each.schedule for each in every if each.schedule is not None and each.fits]
 
     def search(self, batches: int, **limits: Any) -> None:
         """Evaluate the remaining strategies in the time left, within `limits`.
 
         See `evaluate_strategies`.
         """
-        waiting = self._waiting.setdefault(batches, list(self._variants()))
-        settings: list[_Setting] = []
+        waiting = self._waiting.setdefault(batches, list(self._strategies(batches)))
+        evaluations = self._evaluations.setdefault(batches, [])
         while waiting and not over():
-            settings += self._placed(waiting.pop(0), batches)
-        settings.sort(key=_Setting.sort_key)
-        requests = [setting.request for setting in settings]
-        for evaluation in evaluate_strategies(
-            requests, self._objective, max_seconds=MAX_SECONDS, **limits
-        ):
-            setting = settings[evaluation.position]
-            if evaluation.out_of_time:
-                waiting.append(setting.variant)
-            elif evaluation.schedule is not None and evaluation.schedule.fits_limits:
-                self._evaluated.append((setting, evaluation))
+            evaluations += self._placed(waiting.pop(0))
+        late = sorted(
+            (each for each in evaluations if each.out_of_time), key=attrgetter("sort_key")
+        )
+        evaluate_strategies(late, self._objective, max_seconds=MAX_SECONDS, **limits)
 
     def refine(self, batches: int) -> None:
         """Continue the searches of the strategies that gains are reported over.
 
         These are the best strategy, and those that most trainers run.
         """
-        results = self.results
-        named = [
-            position
-            for position, baseline in enumerate(results)
-            if baseline.in_space
-            and baseline.schedule.pipeline.batches == batches
-            and self._evaluated[position][1].search is not None
-        ]
-        named.sort(key=lambda position: results[position].value)
-        chosen = named[:1]
-        for name in KNOWN:
-            known = [position for position in named if results[position].strategy == name]
-            chosen += [position for position in known[:1] if position not in chosen]
-        for position, turn in turns(chosen):
-            setting, evaluation = self._evaluated[position]
-            assert evaluation.search is not None
+        own = [each for each in self._evaluations[batches] if each.in_space and each.fits]
+        own.sort(key=self._value)
+        best = {each.name: each for each in reversed(own)}
+        chosen = dict.fromkeys((*own[:1], *(best[name] for name in KNOWN if name in best)))
+        for evaluation, turn in turns([each for each in chosen if each.search is not None]):
             with turn:
-                evaluation.search.descend()
-            evaluation = evaluation._replace(schedule=evaluation.search.schedule())
-            self._evaluated[position] = setting, evaluation
+                evaluation.descend()
+            evaluation.end()
+
+    def _value(self, evaluation: PlanEvaluation) -> Fraction:
+        """Objective of the schedule of a strategy."""
+        assert evaluation.schedule is not None
+        return objective_value(evaluation.schedule, self._objective)
 
     def add_to(self, plan: Plan) -> Plan:
         """Add the baselines to a plan: same number of microbatches, best first, one per name.
@@ -128,18 +111,25 @@ class PlanBaselines:
         """
         assert plan.best is not None
         batches = plan.best.configuration.batches
-        baselines = self.results + [
+        evaluations = self._evaluations.get(batches, [])
+        baselines = [
+            self._baseline(each.configuration.recompute, each.schedule, in_space=each.in_space)
+            for each in evaluations
+            if each.schedule is not None and each.fits
+        ] + [
             self._baseline(row.configuration.recompute, row.schedule, in_space=True)
             for row in plan.rows
-            if row.configuration.strategy != SEARCHED and row.schedule is not None
+            if row.configuration.strategy != SEARCHED
+            and row.configuration.batches == batches
+            and row.schedule is not None
         ]
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
-            if baseline.schedule.pipeline.batches == batches:
-                best.setdefault(baseline.strategy, baseline)
-        names = (variant.strategy.name for variant in self._waiting.get(batches, ()))
-        late = dict.fromkeys(name for name in names if name not in best)
-        return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(late))
+            best.setdefault(baseline.strategy, baseline)
+        late = [each.name for each in evaluations if each.out_of_time]
+        late += (configuration.strategy for configuration in self._waiting.get(batches, ()))
+        named = dict.fromkeys(name for name in late if name not in best)
+        return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(named))
 
     def _baseline(self, recompute: str, schedule: Schedule, *, in_space: bool) -> PlanBaseline:
         """Schedule of a strategy, as a baseline; if recompute was chosen, perhaps none does."""
@@ -148,7 +138,7 @@ class PlanBaselines:
         value, name = objective_value(schedule, self._objective), str(schedule.origin.strategy)
         return PlanBaseline(name, schedule, value, recompute, in_space)
 
-    def _variants(self) -> Iterator[_Variant]:
+    def _strategies(self, batches: int) -> Iterator[PlanConfiguration]:
         """All strategies with every number of chunks and every recompute mode of the plan.
 
         Those that most trainers run come first. With chosen recompute, possibly none or all layers
@@ -164,24 +154,26 @@ class PlanBaselines:
             ):
                 continue
             own = strategy.chunks_of(space.options)
-            for chunks in space.chunks if own is None else (own,):
-                yield from (_Variant(strategy, chunks, choice) for choice in recompute)
+            for chunks, mode in product(space.chunks if own is None else (own,), recompute):
+                yield PlanConfiguration(batches, strategy.placement, chunks, mode, strategy.name)
 
-    def _placed(self, variant: _Variant, batches: int) -> Iterator[_Setting]:
+    def _placed(self, configuration: PlanConfiguration) -> Iterator[PlanEvaluation]:
         """Yield a strategy with its pipeline, unless it is skipped.
 
         Skipped are configurations of the plan, and strategies of two routes if the model does not
         state the weight memory, of which devices then need two copies.
         """
-        space, (strategy, chunks, recompute) = self._space, variant
-        configuration = PlanConfiguration(batches, strategy.placement, chunks, recompute)
+        space, strategy = self._space, resolve(configuration.strategy)
+        searched = configuration._replace(strategy=SEARCHED)
         options = strategy.own_options(space.options)
         with suppress(NotApplicableError), not_applicable():
-            pipeline = space.pipeline(configuration)
+            pipeline = space.pipeline(searched)
             placed = strategy.apply(pipeline, options)
             twice = placed.routes > pipeline.routes
             known = space.runtime == "any" and any(pipeline.costs.static)
-            is_row = configuration._replace(strategy=strategy.name) in space
+            is_row = configuration in space
             if placed.num_slices == pipeline.num_slices and (known or not twice) and not is_row:
-                in_space = not twice and configuration in space
-                yield _Setting(EvaluationRequest(strategy, placed, options), variant, in_space)
+                yield PlanEvaluation(
+                    strategy, placed, options, configuration=configuration,
+                    in_space=not twice and searched in space,
+                )  # fmt: skip

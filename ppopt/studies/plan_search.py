@@ -114,16 +114,16 @@ class PlanSearch:
         search = partial(self.baselines.search, max_descents=max_descents, tell=self.tell)
         with part(params.baseline_share), within(max_seconds):
             self._for_each_count(search)
-        self.start_from(baseline.schedule for baseline in self.baselines.results)
+        self.start_from(self.baselines.schedules)
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
-        if self._search.over or not self.baselines.results:
+        if self._search.over or not self.baselines.schedules:
             return
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             self._for_each_count(self.baselines.refine)
-        self.start_from(baseline.schedule for baseline in self.baselines.results)
+        self.start_from(self.baselines.schedules)
         self._turn(share, self._search.follow_hints)
 
     def _for_each_count(self, run: Callable[[int], None]) -> None:
@@ -137,7 +137,7 @@ class PlanSearch:
         """Evaluate the remaining strategies in the time left, after the search."""
         if self.best is not None:
             self.baselines.search(self.best.configuration.batches)
-            self.start_from(baseline.schedule for baseline in self.baselines.results)
+            self.start_from(self.baselines.schedules)
 
     def evaluate_first(self) -> None:
         """Start every configuration from strategies with the balanced partition.

@@ -15,7 +15,7 @@ from ppopt import Pipeline, Progress, Status, interrupts, verify
 from ppopt.cancellation import checkpoint
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
 from ppopt.studies import baselines
-from ppopt.studies.baselines import STOPPED, EvaluationRequest
+from ppopt.studies.baselines import STOPPED, Evaluation
 from tests.tiers import slow
 
 LAYERS: dict[str, Any] = {
@@ -168,11 +168,11 @@ def test_a_comparison_keeps_its_strategies_at_any_checkpoint(
     """Ctrl-C before the second strategy: the checkpoint there loses no row, and all are named."""
     estimated = baselines._seconds
 
-    def seconds(request: EvaluationRequest) -> float:
-        if request.strategy.name == "gpipe":
+    def seconds(evaluation: Evaluation) -> float:
+        if evaluation.name == "gpipe":
             signal.raise_signal(signal.SIGINT)
             checkpoint()
-        return estimated(request)
+        return estimated(evaluation)
 
     monkeypatch.setattr(baselines, "_seconds", seconds)
     comparison = ppopt.compare(PIPELINE, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
