@@ -164,8 +164,8 @@ def evaluate_strategies(
     needs_one = at_least_one
     for waiting, evaluation in zip(reversed(range(len(evaluations))), evaluations, strict=True):
         budget = inf if needs_one else seconds_left() - unfinished
-        evaluation.reason = STOPPED if interrupts.pressed() else OUT_OF_TIME
         seconds = _seconds(evaluation)
+        evaluation.reason = _reason()
         if seconds <= max_seconds and seconds * _orders_of_start(evaluation) <= budget:
             tell(f"strategy {evaluation.name}")
             with shield() if needs_one else scope(inf):
@@ -185,6 +185,11 @@ def evaluate_strategies(
         evaluation.end()
         if enough():
             return
+
+
+def _reason() -> str:
+    """Reason for a strategy that is skipped now."""
+    return STOPPED if interrupts.pressed() else OUT_OF_TIME
 
 
 def _seconds(evaluation: Evaluation) -> float:
@@ -240,8 +245,7 @@ def evaluate_all(
         if schedule is not None:
             schedules.setdefault((name, schedule.pipeline.layout), (schedule, evaluation.seconds))
             continue
-        unevaluated = STOPPED if interrupts.pressed() else OUT_OF_TIME
-        skipped.setdefault(name, evaluation.reason or unevaluated)
+        skipped.setdefault(name, evaluation.reason or _reason())
     evaluated = {name for name, _ in schedules}
     left_out = (each for each in skipped.items() if each[0] not in evaluated)
     return list(schedules.values()), tuple(sorted(left_out))
