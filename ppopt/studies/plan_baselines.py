@@ -80,9 +80,8 @@ class PlanBaselines:
         evaluations = self._evaluations.setdefault(batches, [])
         while waiting and not over():
             evaluations += self._placed(waiting.pop(0))
-        late = sorted(
-            (each for each in evaluations if each.out_of_time), key=attrgetter("sort_key")
-        )
+        evaluations.sort(key=attrgetter("sort_key"))
+        late = [each for each in evaluations if each.out_of_time]
         evaluate_strategies(late, self._objective, max_seconds=MAX_SECONDS, **limits)
 
     def refine(self, batches: int) -> None:

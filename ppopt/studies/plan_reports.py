@@ -10,12 +10,16 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt.cancellation import over, seconds_left, within
+from ppopt.cancellation import checkpoint, equal_part, over, seconds_left, turns, within
+from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, Unlisted
 from ppopt.solver.parameters import PlanParams
-from ppopt.studies.plan_memory import minimize_memory, within_share
+from ppopt.studies.frontier_problem import FrontierProblem
+from ppopt.studies.frontier_search import ParetoSearch
+from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_result import LeastMemory, MoreMemory, Plan, WithinShare
 from ppopt.studies.plan_search import PlanSearch
-from ppopt.studies.plan_space import PlanSpace
+from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
 MORE_ROUNDS = 2
 """Rounds of the search with more memory."""
@@ -37,10 +41,11 @@ class PlanReports:
 
     def plan(self) -> Plan:
         """The plan with all reports; without a schedule, there are none."""
-        if self.search.best is None:
+        best = self.search.best
+        if best is None:
             return self.search.plan()
         reports: dict[str, Any] = {
-            "least_memory": self._least_memory(),
+            "least_memory": self._least_memory(best),
             "within": self._memory_within(),
             "more_memory": self._more_memory(),
         }
@@ -52,33 +57,89 @@ class PlanReports:
         spent = factor * self._options.spent if self.search.by_clock else 0.0
         return max(share * self._limit, spent)
 
-    def _least_memory(self) -> LeastMemory | None:
+    def _least_memory(self, best: PlanCandidate) -> LeastMemory | None:
         """The minimum memory for the value of the plan that a short search finds.
 
-        By the clock, this takes about as long as the plan so far, if that much time remains besides
-        that of the reports that follow.
+        Its schedule is then the best one. By the clock, this takes about as long as the plan so
+        far, if that much time remains besides that of the reports that follow.
         """
         if over():
             return None
-        best = self.search.best
-        assert best is not None
-        params, limit = self._params, self._limit
+        params, limit, strategy = self._params, self._limit, best.strategy
         later = share_of_reports(self.search.set_up.space, self._slowdown, params)
         free = max(params.min_memory_share * limit, seconds_left() - later * limit)
         with within(min(free, self._useful(params.memory_share, 1))):
-            return minimize_memory(best, self.search.tell)
+            if strategy is not None and strategy.conclusive:
+                assert best.peak is not None
+                return LeastMemory(best.peak, best.peak)
+            schedule, _, memory = self._minimize_memory(best, None)
+            limits = best.problem.pipeline.limits
+            best.take(schedule.limited(schedule.pipeline.having(mem_limit=limits)))
+            return memory
         return None
 
+    def _minimize_memory(
+        self, candidate: PlanCandidate, goal: int | None
+    ) -> tuple[Schedule, Fraction, LeastMemory]:
+        """Minimise memory at the goal or, without one, at the best value of a configuration.
+
+        Returns the schedule of minimum memory, its value, and its peak.
+        """
+        assert candidate.schedule is not None
+        options = candidate.options.in_scope(lambda state: self.search.tell(state.phase))
+        problem = FrontierProblem(candidate.problem, candidate.strategy)
+        search = ParetoSearch(
+            [problem], options, max_level=self._params.memory_max_level, goal=goal
+        )
+        search.minimize_memory(candidate.schedule)
+        point = search.min_memory_point
+        memory = LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
+        return point.schedule, problem.time(point.value), memory
+
     def _memory_within(self) -> WithinShare | None:
-        """The minimum memory of any configuration at most the slowdown slower than the best."""
+        """The minimum memory of any configuration at most the slowdown slower than the best.
+
+        Configurations that are fast enough are searched, that of minimum memory so far first, each
+        in an equal part of the time. None if no time is left for the first.
+        """
         if self._slowdown is None or over():
             return None
-        ceiling = self.search.state.end
-        assert ceiling is not None
+        best = self.search.state.end
+        assert best is not None
+        max_time = int(best * (1 + self._slowdown))
+        candidates = self.search.candidates
+        fast = [each for each in candidates if each.value is not None and each.value <= max_time]
+        fast.sort(key=lambda each: (each.peak, each.configuration))
+        results: dict[PlanConfiguration, tuple[LeastMemory, Fraction]] = {}
         with within(self._params.slowdown_share * self._limit):
-            max_time = int(ceiling * (1 + self._slowdown))
-            return within_share(self.search.candidates, max_time, self.search.tell)
-        return None
+            for candidate, turn in turns(fast, equal_part):
+                with turn:
+                    goal = max_time // candidate.weight
+                    _, value, memory = self._minimize_memory(candidate, goal)
+                    results[candidate.configuration] = memory, value
+                checkpoint()
+        if not results:
+            return None
+        bounds = self._memory_bounds(results, max_time)
+        proved = min(bounds.members) if isinstance(bounds, Complete) else None
+        minimum = min(results, key=lambda each: (results[each][0].memory, results[each][1]))
+        memory, value = results[minimum]
+        return WithinShare(minimum, value, memory.memory, proved)
+
+    def _memory_bounds(
+        self, results: dict[PlanConfiguration, tuple[LeastMemory, Fraction]], max_time: int
+    ) -> Enumeration[Fraction]:
+        """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
+        bounds = [memory.lower_bound for memory, _ in results.values()]
+        late = self.search.set_up.late
+        fast_enough = {
+            each.configuration
+            for each in self.search.candidates
+            if not each.infeasible and each.open_bound <= max_time
+        }
+        is_late = isinstance(late, Unlisted) and late.bound <= max_time
+        covers = fast_enough <= results.keys() and not is_late
+        return Complete(bounds) if covers else Partial(bounds)
 
     def _more_memory(self) -> MoreMemory | None:
         """The effect of more memory, by a short search if that can be set up in time."""

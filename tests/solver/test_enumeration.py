@@ -46,7 +46,7 @@ COMPLETE_AT = {
     f"{PARTITIONS}/partition_option_choice.py": 2,
     "solver/microbatch_orders/order_choice.py": 3,
     "solver/placements/space.py": 1,
-    "studies/plan_memory.py": 1,
+    "studies/plan_reports.py": 1,
     "studies/plan_candidate.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
@@ -102,7 +102,7 @@ MISTAKES = (
         "if bounds.min_bound < FOREVER:\n            order = PartitionOrder(bounds)",
     ),
     Mistake(
-        "studies/plan_memory.py",
+        "studies/plan_reports.py",
         "min(bounds.members) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
     ),

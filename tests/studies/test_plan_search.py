@@ -19,6 +19,7 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.options import checked_options
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value, peak_memory
+from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 from tests.oracles.configurations import partitions
@@ -146,6 +147,22 @@ def test_the_least_memory_of_strategies_within_a_slowdown_is_that_of_all_partiti
     assert plan.within is not None and plan.value == min(values)[0]
     minimum = min(peak for value, peak in values if value <= plan.value * (1 + share))
     assert plan.within.memory == minimum < plan.best.peak
+
+
+def test_the_least_memory_of_a_slowdown_is_not_proved_if_a_fast_configuration_is_missing() -> None:
+    """A configuration that no time was left for may need less memory."""
+    space = PlanSpace(
+        model=ppopt.Model([{"forward": 1, "activation": 1}] * 4), devices=2, batches=(2,),
+        placements=("linear",), chunks=(1,), recompute=("none",),
+    )  # fmt: skip
+    for num_late in (0, 1):
+        options = checked_options(600, 1)
+        search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, options)
+        search.set_up.num_late = num_late
+        with options.scope():
+            search.run()
+            within = PlanReports(search, Fraction(1))._memory_within()
+        assert within is not None and (within.lower_bound is None) == bool(num_late)
 
 
 def test_every_first_schedule_is_followed() -> None:
