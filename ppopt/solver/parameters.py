@@ -514,9 +514,9 @@ class FrontierParams(NamedTuple):
 
     strategies: float = 0.25
     """Maximum share of the time limit for evaluating baselines."""
-    first: float = 0.5
+    first: float = 0.35
     """Maximum share of the remaining time for the largest limit if configurations are searched."""
-    edge: float = 0.5
+    edge: float = 0.35
     """Maximum share of the remaining time for finding the minimum memory of the best value."""
     alone: float = 0.6
     """Share of that time for the configuration of the best schedule alone."""
@@ -526,6 +526,9 @@ class FrontierParams(NamedTuple):
     """Maximum share of the remaining time for a search that its work limits."""
     bounding: float = 0.5
     """Share of the time of a search in which bounds first try to exclude its target."""
+    by_clock: float = 2.0
+    """Factor on the seconds of a turn for large problems: a search of internvl2-26b needs 1 s to
+    begin."""
     quick: int = 8
     """Configurations that a search of level 0 schedules; doubled at each level."""
     worth: float = 0.002

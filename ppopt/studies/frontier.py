@@ -10,7 +10,7 @@ from functools import partial, reduce
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.cancellation import DrivenResult, checkpoint, driven, within
+from ppopt.cancellation import DrivenResult, checkpoint, driven, equal_part, turns, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -262,8 +262,9 @@ def _run(
         starts = [schedule for schedule, _ in evaluated]
         with within(2 * seconds - request.spent):
             strategies = tuple(starts)
-            for problem in search.problems:
-                starts.extend(problem.first_schedules(strategies))
+            for problem, turn in turns(search.problems, equal_part):
+                with turn:
+                    starts.extend(problem.first_schedules(strategies))
         search.run(starts)
     late = [name for name, reason in skipped if reason == OUT_OF_TIME]
     if late:

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import ceil, inf
 from operator import attrgetter
 
-from ppopt.cancellation import over, scope
+from ppopt.cancellation import checkpoint, scope
 from ppopt.errors import InputError
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
@@ -153,27 +153,42 @@ class FrontierProblem:
                 orders = convert_backwards(pipeline, operations, restriction.backward_kind)
                 yield timing.schedule(pipeline, orders, objective)
 
-    def first_schedules(self, known: Iterable[Schedule]) -> Iterator[Schedule]:
-        """Schedules of the usual strategy within evenly spaced limits, in the time left.
+    def first_schedules(self, known: Iterable[Schedule]) -> list[Schedule]:
+        """The best schedules of strategies within evenly spaced limits, in the time left.
 
         The limits are between the smallest peak of one microbatch at a time, with recompute and
         offload by rules, and the largest peak of `known`. Without a named placement, or without
-        open decisions, there are none. Where the strategy does not fit, its order is repaired.
+        open decisions, there are none. Where a strategy does not fit, its order is repaired.
         """
         pipeline = self.problem.pipeline
         named = pipeline.placement is None or pipeline.placement in USUAL
         peaks = [self.point(schedule)[0] for schedule in filter(self.comparable, known)]
         if not (named and peaks and pipeline.open_decisions & Decisions.OF_STRATEGY):
-            return
+            return []
         high = min(max(peaks), self.limits[-1])
         low = min(self.point(schedule)[0] for schedule in self.one_at_a_time())
-        for step in range(NUM_FIRST_LIMITS, -1, -1):
-            if over():
-                return
-            limit = low + (high - low) * step // NUM_FIRST_LIMITS
-            limited = limit_candidates.with_limit(pipeline, limit)
-            first = FirstSchedules(limited, self.problem.objective)
-            yield from list(in_best_configuration(first)) or first.usual()
+        schedules: list[Schedule] = []
+        with scope(inf):
+            for step in range(NUM_FIRST_LIMITS, -1, -1):
+                checkpoint()
+                limit = low + (high - low) * step // NUM_FIRST_LIMITS
+                schedules += self._of_strategies(limit_candidates.with_limit(pipeline, limit))
+        best: dict[int, Schedule] = {}
+        for schedule in sorted(schedules, key=self.point):
+            value = self.point(schedule)[1]
+            if value < min(best, default=inf):
+                best[value] = schedule
+        return list(best.values())
+
+    def _of_strategies(self, limited: Pipeline) -> Iterator[Schedule]:
+        """Schedules of strategies, by rules and in the best configuration of the usual strategy."""
+        first = FirstSchedules(limited, self.problem.objective)
+        best = list(in_best_configuration(first))
+        yield from best or first.usual()
+        for pipeline in (limited, *(schedule.pipeline for schedule in best)):
+            own = first._replace(pipeline=pipeline)
+            yield from own.zero_bubble()
+            yield from own.by_other_strategies()
 
     def search(
         self,
@@ -181,17 +196,15 @@ class FrontierProblem:
         schedules: Sequence[Schedule],
         options: SolveOptions,
         target: int | None = None,
-        level: int | None = None,
+        effort: Effort = ANY_EFFORT,
         useless: Value = inf,
     ) -> Result:
         """Search within a limit, from those of the known schedules that are comparable.
 
-        With a target, the search ends once this value is reached or excluded. With a level, a
-        configuration has at most this number of rounds of all methods. Values from `useless` on
-        are no better than a known one.
+        With a target, the search ends once this value is reached or excluded. Values from `useless`
+        on are no better than a known one.
         """
-        pipeline, params = self.problem.pipeline, options.params.frontier
-        limited = limit_candidates.with_limit(pipeline, limit)
+        limited = limit_candidates.with_limit(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=limited)
         starts = tuple(filter(self.comparable, schedules))
         choice = None
@@ -201,7 +214,7 @@ class FrontierProblem:
             WarmStart(schedules=starts, bound=self.bounds.bound(limit).bound),
             problem,
             _until_settled(options, target, useless),
-            effort=ANY_EFFORT if level is None else Effort(level, params.quick << level),
+            effort=effort,
             target=target,
             choice=choice,
         )

@@ -7,19 +7,22 @@ interval of limits is halved if the values at its ends differ, so that n adjacen
 optima cost about log2(n) searches. A search starts from the results of neighbouring limits: the
 best schedule of smaller memory, the next schedule above the limit (repaired to fit), and the bound
 of the next larger limit. A limit that stays open is searched again, each time for twice as long.
+If configurations of a large problem are searched, schedules are also improved within their own
+peaks, one after each search of a limit.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import chain, pairwise
+from itertools import chain, count, pairwise
 from math import inf
 
 from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Callback, Progress
@@ -62,6 +65,8 @@ class ParetoSearch:
     def __post_init__(self) -> None:
         limits = limits_of_any([problem.limits for problem in self.problems])
         self.curve = Curve(limits, [problem.bounds for problem in self.problems])
+        self._vain = Counter[Value]()
+        """Number of improvements in vain of a schedule, by its value."""
 
     @property
     def _params(self) -> FrontierParams:
@@ -80,8 +85,49 @@ class ParetoSearch:
         self._search(self._last)
         with part(self._params.edge):
             self._minimize_memory()
-        while seconds_left() > self._params.min_seconds and (segment := self._next()) is not None:
-            self._search(self._index(segment))
+        while seconds_left() > self._params.min_seconds:
+            segment = self._next()
+            if segment is not None:
+                self._search(self._index(segment))
+            if not self._improve() and segment is None:
+                return
+
+    def _improve(self) -> bool:
+        """Improve the schedule with the largest gap, within its own peak and without bounds.
+
+        It starts from that schedule and from the next one. Returns False if there is none.
+        """
+        segment = max(self.curve.open(), key=self._gain, default=None)
+        point = None if segment is None else self.curve.best(self.curve.limits[segment.last])
+        if point is None or not self._is_by_clock(problem := self.problem_of(point.schedule)):
+            return False
+        with within(self._turn_seconds * (1 << self._vain[point.value])):
+            options = self.options.in_scope(self._tell(point.limit))
+        with shield():
+            starts = self._starts(point.limit)
+            result = problem.search(point.limit, starts, options, effort=IMPROVEMENT)
+        self._take(filter(None, (result.schedule,)))
+        self._vain[point.value] += self.curve.best(point.limit) == point
+        return True
+
+    def _gain(self, segment: Segment) -> float:
+        """Area between value and bound of a segment per second of its next improvement.
+
+        Above the last limit there is no other: its segment counts as one of mean width.
+        """
+        width = segment.last - segment.first + 1
+        if segment.last == self._last:
+            width = max(width, len(self.curve.limits) // max(1, len(self.curve.points)))
+        gap = segment.value - segment.lower_bound if segment.value < inf else 0
+        return gap * width / (1 << self._vain[segment.value])
+
+    def _is_by_clock(self, problem: FrontierProblem) -> bool:
+        """Whether a problem is too large for a search whose result does not depend on the clock.
+
+        Then the best schedules are also improved between the searches of limits.
+        """
+        max_reproducible = self.options.params.plan.max_reproducible
+        return bool(problem.decisions) and problem.problem.num_operations > max_reproducible
 
     @property
     def _last(self) -> int:
@@ -103,16 +149,17 @@ class ParetoSearch:
         self._minimize_memory()
 
     def _minimize_memory(self) -> None:
-        """Minimise memory at the goal, by rounds of bisection.
+        """Minimise memory at the goal, by bisection.
 
         The configuration of the best schedule comes first: its search is much faster than all.
         """
         with part(self._params.alone):
             self._minimize_memory_of_best()
         while seconds_left() > self._params.min_seconds:
-            edge = self._edge()
-            if edge is None or not self._bisect(*edge):
+            index = self._edge_index()
+            if index is None or self.searches[index].exhausted:
                 return
+            self._search(index, self._goal)
 
     def _minimize_memory_of_best(self) -> None:
         """Minimise memory in the configuration of the best schedule, limited by work."""
@@ -164,26 +211,24 @@ class ParetoSearch:
         edge = self._edge()
         return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
 
-    def _bisect(self, low: int, high: int) -> bool:
-        """Halve an interval of limits until it is short; returns whether another round may help."""
-        limits, searched = self.curve.limits, False
-        while high - low > 1 and not over():
-            middle = (low + high) // 2
-            if searched and limits[high] - limits[middle] < self._params.edge_step * limits[high]:
-                return True
-            if self.searches[middle].exhausted:
-                return searched
-            self._search(middle, self._goal)
-            searched = True
-            edge = self._edge()
-            if edge is None:
-                return False
-            if edge[1] > middle:
-                low = middle
-            elif edge[1] <= low:
-                low = edge[0]
-            low, high = max(low, edge[0]), edge[1]
-        return searched
+    def _edge_index(self) -> int | None:
+        """Limit of the bracket to search next; None: the minimum is proved.
+
+        A limit that was not decided counts as one without the goal, until the bracket is short. The
+        next round begins with all limits of the bracket, and searches each of them longer.
+        """
+        edge = self._edge()
+        if edge is None:
+            return None
+        limits, (low, high) = self.curve.limits, edge
+        undecided = self._tried(low + 1, high - 1)
+        for rounds in count():
+            start = max((at for at in undecided if self.searches[at].tried > rounds), default=low)
+            middle = (start + high) // 2
+            is_short = limits[high] - limits[middle] < self._params.edge_step * limits[high]
+            if start == low or (start < middle and not is_short):
+                return middle
+        raise AssertionError("the first round without an undecided limit has a middle")
 
     def _take(self, schedules: Iterable[Schedule]) -> None:
         for schedule in schedules:
@@ -201,7 +246,8 @@ class ParetoSearch:
 
     def _urgency(self, segment: Segment) -> tuple[int, Value]:
         if segment.value == inf:
-            return len(self._tried(segment)) - 1, -inf
+            by_clock = self._is_by_clock(self.problems[0])
+            return len(self._tried(segment.first, segment.last)) - (not by_clock), -inf
         tries = self.searches[self._index(segment)].tried
         if not tries and segment.step < self._params.worth * segment.value:
             tries = 1
@@ -213,7 +259,7 @@ class ParetoSearch:
 
         If all limits have been tried, the one with the fewest tries.
         """
-        tried = self._tried(segment)
+        tried = self._tried(segment.first, segment.last)
         edges = [segment.first - 1, *tried, segment.last + 1]
         gap, start = max((b - a, -a) for a, b in pairwise(edges))
         if gap > 1:
@@ -221,11 +267,10 @@ class ParetoSearch:
         searches = self.searches
         return min(tried, key=lambda at: (searches[at].exhausted, searches[at].tried, at))
 
-    def _tried(self, segment: Segment) -> list[int]:
-        """Indices of the limits of a segment that were searched, ascending."""
+    def _tried(self, first: int, last: int) -> list[int]:
+        """Indices of the limits from the first to the last that were searched, ascending."""
         known = sorted(self.searches.items())
-        limits = range(segment.first, segment.last + 1)
-        return [index for index, each in known if each.tried and index in limits]
+        return [index for index, each in known if each.tried and first <= index <= last]
 
     @property
     def _min_seconds(self) -> float:
@@ -238,15 +283,23 @@ class ParetoSearch:
         return max(params.min_seconds, params.per_operation * operations, taken)
 
     def _seconds(self, index: int) -> float:
-        """Seconds of a search: an equal share for every likely point, doubled with every try."""
+        """Seconds of a search, doubled with every try."""
         if self.max_level is not None:
             return max(self._params.by_work * seconds_left(), self._params.min_seconds)
         tried = self.searches[index].tried
         if index == self._last and not tried and self.problems[0].decisions:
             return self._params.first * seconds_left()
+        doublings = min(tried, self._params.doublings)
+        return min(seconds_left(), self._turn_seconds * (1 << doublings))
+
+    @property
+    def _turn_seconds(self) -> float:
+        """Seconds of the first search of a limit: an equal share for every likely point."""
         matter = min(len(self.curve.limits), 2 * self.problems[0].problem.pipeline.num_devices + 4)
-        first = max(self._min_seconds, self.options.time_limit / matter)
-        return min(seconds_left(), first * (1 << min(tried, self._params.doublings)))
+        seconds = self.options.time_limit / matter
+        if self._is_by_clock(self.problems[0]):
+            seconds *= self._params.by_clock
+        return max(self._min_seconds, seconds)
 
     def _search(self, index: int, target: int | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
@@ -254,9 +307,12 @@ class ParetoSearch:
         seconds = self._seconds(index)
         with within(seconds):
             options = self.options.in_scope(self._tell(limit))
-        level = None if self.max_level is None else searches.tried
+        level = searches.tried
+        effort = (
+            ANY_EFFORT if self.max_level is None else Effort(level, self._params.quick << level)
+        )
         with shield():
-            spent = self._search_problems(limit, options, target, level)
+            spent = self._search_problems(limit, options, target, effort)
         searches.seconds += spent
         if target is not None and self._is_settled(limit, target):
             return
@@ -267,35 +323,33 @@ class ParetoSearch:
             searches.exhausted |= searches.tried > self.max_level
 
     def _search_problems(
-        self, limit: int, options: SolveOptions, target: int | None, level: int | None
+        self, limit: int, options: SolveOptions, target: int | None, effort: Effort
     ) -> float:
         """Search every problem within a limit, that of the best schedule first; return the seconds.
 
-        Each ends at the best value of those before it. Those that are still open have the time that
-        others left, unless work limits the search.
+        Each ends at the best value of those before it, and has an equal part of the time they left.
         """
-        points = filter(None, (self.curve.best(limit), self.curve.next(limit)))
-        starts = [point.schedule for point in points]
+        starts = self._starts(limit)
         order = sorted(
             self.problems, key=lambda problem: not any(map(problem.comparable, starts[:1]))
         )
         best: Value = inf
         total = 0.0
-        spent: dict[str, float] = {}
-        late = [[problem] for problem in order[:-1] if level is None]
-        for problem, turn in chain(*map(options.turns, [order, *late])):
+        for problem, turn in options.turns(order):
             settled = target is not None and best <= target
-            is_late = turn.seconds <= spent.get(problem.name, 0)
-            is_closed = settled or problem.bounds.lower_bound(limit) >= best
-            if spent and (is_closed or is_late):
+            if total and (settled or problem.bounds.lower_bound(limit) >= best):
                 continue
-            result = problem.search(limit, starts, turn, target, level, best)
-            spent[problem.name] = result.solve_seconds
+            result = problem.search(limit, starts, turn, target, effort, best)
             total += result.solve_seconds
             if result.schedule is not None and result.value_ticks is not None:
                 self._take((result.schedule,))
                 best = min(best, result.value_ticks)
         return total
+
+    def _starts(self, limit: int) -> list[Schedule]:
+        """Schedules from which a search within a limit starts."""
+        points = filter(None, (self.curve.best(limit), self.curve.next(limit)))
+        return [point.schedule for point in points]
 
     def seconds(self, limit: int) -> float:
         """Seconds of search at the smallest limit that allows a peak, both in ticks."""

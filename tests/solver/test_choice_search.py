@@ -21,7 +21,7 @@ from ppopt.solver.choices import driver as searching
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.search import IMPROVEMENT, ConfigurationSearch, Effort
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result, Status
 from ppopt.solver.search import search_from
@@ -150,6 +150,18 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     search.hint(best.schedule)
     result = search.run(Effort(0, 1))
     assert result.pipeline.costs.forward == (4, 4) and result.value == best.value
+
+
+def test_an_improvement_searches_the_configurations_of_known_schedules_alone() -> None:
+    """4 is not the best of the three; the bounds are those from before."""
+    known = solve(Pipeline(stages=2, batches=2, forward=4), workers=1).schedule
+    assert known is not None
+    problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
+    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1), lower_bound=7)
+    search.hint(known)
+    result = search.run(IMPROVEMENT)
+    assert result.pipeline.costs.forward == (4, 4) and result.value == known.makespan
+    assert (result.status, result.bound_ticks) == (Status.FEASIBLE, 7)
 
 
 @pytest.mark.parametrize("limit", [None, 30])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
-from itertools import combinations, product
+from itertools import combinations, pairwise, product
 from typing import Any
 
 import pytest
@@ -285,6 +285,21 @@ def test_recompute_and_offload_may_both_be_searched() -> None:
     problem = Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
     of_frontier = FrontierProblem(problem).first_schedules([first])
     assert min(max(schedule.peak_memory) for schedule in of_frontier) < max(first.peak_memory)
+
+
+def test_a_frontier_starts_from_the_best_strategies_of_every_limit() -> None:
+    """Not only from those of the usual one."""
+    pipeline = LAYERS.pipeline(
+        devices=4, batches=8, placement="v", chunks=2, partition="search", mem_limit=ALL
+    )
+    usual = evaluate(replace(pipeline, partition="balanced"), "1f1b-v")
+    problem = FrontierProblem(Problem(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+    schedules = problem.first_schedules([usual])
+    points = sorted((peak_memory(schedule), value_of(schedule)) for schedule in schedules)
+    assert all(slow > fast for (_, slow), (_, fast) in pairwise(points))
+    first = FirstSchedules(pipeline.having(mem_limit=peak_memory(usual)), Objective.MAKESPAN)
+    further = min(map(value_of, first.by_other_strategies()))
+    assert points[-1][1] <= further < value_of(usual)
 
 
 def test_a_closed_combination_of_the_shortest_step_is_planned(

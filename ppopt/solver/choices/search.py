@@ -57,6 +57,8 @@ class Effort(NamedTuple):
 
 ANY_EFFORT = Effort()
 """No limit: until proof, or until the time limit."""
+IMPROVEMENT = Effort(-1)
+"""Only better schedules in the configurations of known ones; no bounds."""
 
 
 class ConfigurationSearch:
@@ -126,6 +128,10 @@ class ConfigurationSearch:
 
         A further call resumes. A first configuration is searched in any case.
         """
+        if effort.level < 0:
+            self.follow_hints()
+            self.improve()
+            return
         self._effort, self.exhausted = effort, False
         self.follow_hints()
         with scope(inf):
