@@ -2,24 +2,20 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from typing import NamedTuple
 
+import numpy as np
+
+from ppopt.problem.operation import NUM_KINDS
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
-from ppopt.rechecker.pair_times import pairs_save
+from ppopt.rechecker.pair_times import pairs_save, shortest
 from ppopt.rechecker.precedence import Precedence
-from ppopt.rechecker.quantities import (
-    live_after_forward,
-    live_weights,
-    memory_of,
-    min_work,
-    pieces,
-    shortest_durations,
-)
+from ppopt.rechecker.quantities import live_weights, min_work
+from ppopt.verifier.rows import required
 
 _ONE_KIND = FORMS - {Trait.MIXED}
 OF_WORK = rechecked(ArgumentClass.EVERY_OPERATION, _ONE_KIND)
@@ -38,8 +34,8 @@ class DeviceTimes(NamedTuple):
     """Time after its last operation."""
 
 
-def min_times(claim: Claim, device: int, each: Precedence) -> DeviceTimes:
-    """Lower bounds on the time before, during and after the operations of a device.
+def min_times(claim: Claim, each: Precedence) -> list[DeviceTimes]:
+    """Lower bounds on the time before, during and after the operations of every device.
 
     A device runs one operation, or one pair, at a time. Its first operation is a forward of its
     lowest stage: some microbatch must first pass all stages before that one. If backwards are
@@ -47,14 +43,17 @@ def min_times(claim: Claim, device: int, each: Precedence) -> DeviceTimes:
     must then pass the stages before it. Device span counts neither. The operations that run once
     per step come before and after. `each` is of the smallest microbatch.
     """
-    pipeline = claim.pipeline
-    durations, times = shortest_durations(claim), Counter[int]()
-    for route, hosted in enumerate(pipeline.hosted):
-        for kind in claim.kinds:
-            of_each = sum(durations[kind][stage] for stage in hosted[device])
-            times[kind] += int(pieces(claim, route) * of_each)
-    work = min_work(times, pairs=pairs_save(pipeline))
-    return DeviceTimes(each.head.on[device], work, each.tail.on[device])
+    costs = claim.costs._replace(times=shortest(claim.costs))
+    rows = required(claim.pipeline, costs=costs)
+    rows = rows.take(np.isin(rows.kind, claim.kinds))
+    times = np.zeros((claim.pipeline.num_devices, NUM_KINDS), dtype=np.int64)
+    np.add.at(times, (rows.device, rows.kind), rows.end)
+    pairs = pairs_save(claim.costs)
+    work = (min_work(dict(enumerate(own)), pairs=pairs) for own in times.tolist())
+    return [
+        DeviceTimes(each.head.on[device], own, each.tail.on[device])
+        for device, own in enumerate(work)
+    ]
 
 
 def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
@@ -66,18 +65,20 @@ def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
     and that backward run, plus what these two allocate. If W(s) takes time, what F(s) and B(s)
     left is live while it runs.
     """
-    ticks, need = claim.pipeline.ticks, 0
+    need, times, (allocated, freed) = 0, claim.costs.times, claim.memory
     forward, backward, *rest = claim.kinds
     for hosts in claim.pipeline.hosts if route is None else (claim.pipeline.hosts[route],):
         stashed = 0
         for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            stashed += live_after_forward(claim, stage) * claim.pipeline.num_slices
-            need = max(need, stashed)
-            live = [(forward, stashed + memory_of(claim, forward, stage)[1])]
-            live += [(backward, stashed + memory_of(claim, backward, stage)[0])]
-            live += [(kind, memory_of(claim, kind, stage)[1]) for kind in rest]
-            need = max([need, *(amount for kind, amount in live if ticks.durations[kind][stage])])
-    return ticks.static[device] + live_weights(claim, device) + need
+            stashed += (
+                allocated[forward][stage] - freed[forward][stage]
+            ) * claim.pipeline.num_slices
+            live = {kind: freed[kind][stage] for kind in rest}
+            live |= {forward: stashed + freed[forward][stage]}
+            live |= {backward: stashed + allocated[backward][stage]}
+            running = (amount for kind, amount in live.items() if times[kind, stage])
+            need = max(need, stashed, *running)
+    return claim.pipeline.ticks.static[device] + live_weights(claim, device) + need
 
 
 def over_limit(claim: Claim, route: int | None = None) -> Iterator[int]:
@@ -108,7 +109,7 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
         return device, f"device {device} needs {need} in every order, above its limit"
     each = Precedence.of_microbatch(of_smallest(stated))
     idle = [min_idle(stated, device, each) for device in devices]
-    parts = [min_times(stated, device, each) for device in devices]
+    parts = min_times(stated, each)
     times = [sum(parts[device]) + idle[device] for device in devices]
     device = max(devices, key=lambda device: (times[device], -idle[device]))
     longest = times[device]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from math import ceil
 from typing import NamedTuple
 
@@ -10,11 +11,12 @@ from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.traits import Trait, Traits
 from ppopt.rechecker.pair_times import pairs_save, shortens
 from ppopt.schedule.timetable import Timetable
+from ppopt.verifier.costs import Costs
 
 
 class Claim(NamedTuple):
@@ -31,9 +33,24 @@ class Claim(NamedTuple):
     """The devices that the certificate names: where to look first, never trusted."""
     decisions: Decisions = Decisions.NONE
     """The decisions of which it is of every combination, within the same limits."""
-    either: bool = False
-    """Whether its split backwards also represent whole ones (`ppopt.rechecker.mixed`): between B
-    and W, at most the memory that F keeps is counted."""
+    relaxed: Costs | None = None
+    """Costs in place of those of the pipeline, in a relaxation."""
+
+    @property
+    def costs(self) -> Costs:
+        """The costs of its stages."""
+        return self.relaxed or _costs_of(self.pipeline)
+
+    @property
+    def memory(self) -> list[list[list[int]]]:
+        """Memory that compute allocates at its start, and frees at its end: [kind][stage] each.
+
+        Moves to the host take no time: they begin at the end of F, and end as the backward begins.
+        """
+        allocated, freed = self.costs.memory.copy()
+        freed[OpKind.F] += freed[AuxiliaryKind.OFFLOAD]
+        allocated[[OpKind.B, OpKind.BW]] += allocated[AuxiliaryKind.RELOAD]
+        return [allocated.tolist(), freed.tolist()]
 
     @property
     def mixes_decisions(self) -> bool:
@@ -66,8 +83,8 @@ class Claim(NamedTuple):
         own = {
             Trait.SPAN: self.span,
             Trait.MIXED: self.mixed,
-            Trait.PAIRS: pairs_save(self.pipeline),
-            Trait.SHORT_PAIRS: shortens(self.pipeline),
+            Trait.PAIRS: pairs_save(self.costs),
+            Trait.SHORT_PAIRS: shortens(self.costs),
         }
         return self.pipeline.traits.union(trait for trait, has in own.items() if has)
 
@@ -85,15 +102,13 @@ class Claim(NamedTuple):
         return (OpKind.F, OpKind.BW) if self.fused else (OpKind.F, OpKind.B, OpKind.W)
 
     def has(self, kind: OpKind, stage: int) -> bool:
-        """Whether a stage has operations of a kind.
+        """Whether a stage has operations of a kind."""
+        return bool(self.costs.exists[kind, stage])
 
-        A frozen one has no W. One behind frozen stages alone has no backward either, and nothing
-        goes back to it.
-        """
-        frozen = self.pipeline.frozen_stages
-        if kind is OpKind.W:
-            return not frozen[stage]
-        return kind is OpKind.F or not all(frozen[: stage + 1])
+
+@lru_cache(maxsize=8)
+def _costs_of(pipeline: Pipeline) -> Costs:
+    return Costs.of(pipeline)
 
 
 def of_schedule(schedule: Timetable) -> Claim | None:

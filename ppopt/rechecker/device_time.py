@@ -96,7 +96,7 @@ class DeviceTime:
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
         f, g, r = (self._slowed(stage.stage_id, time) for time in (f, g + stage.recompute_time, r))
         k -= stage.saved
-        return Costs(f, g, r, k, min(p, k) if self._claim.either else p)
+        return Costs(f, g, r, k, min(p, k) if self._claim.mixed else p)
 
     def mean_forward(self, stages: range, low: int, high: int) -> int:
         """Lower bound of the longest F of consecutive stages with these layers: their mean."""

@@ -14,28 +14,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from itertools import permutations
-from operator import sub
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.quantities import factors_of, microbatches_of_routes, slice_factors
+from ppopt.rechecker.quantities import factors_of, slice_factors
 from ppopt.verifier.expected import Expected
-from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 MAX_ENUMERATED = 6
 """Maximum number of microbatches whose orders are enumerated."""
 HANDLES = rechecked(ArgumentClass.EVERY_OPERATION, (Trait.SLICES, Trait.SPAN))
 """Traits that the argument of a round trip handles."""
 UNEQUAL = frozenset({Trait.MICROBATCHES, Trait.UNEQUAL_SLICES})
-_TIMES = (
-    *("forward", "backward_input", "weight", "backward", "recompute_time"),
-    *("overlap", "overlap_input"),
-)
-_MEMORY = ("activation", "memory_b", "kept", "recompute_memory", "offload_memory", "offload_time")
 
 
 def simpler(claim: Claim) -> tuple[Claim, ...]:
@@ -56,10 +49,11 @@ def of_smallest(claim: Claim) -> Claim:
 
 def of_largest(claim: Claim) -> list[Claim]:
     """Per route, the claim in which all microbatches equal its largest."""
-    routes = (
-        factors_of(claim)[route.start : route.stop] for route in microbatches_of_routes(claim)
-    )
-    return [_equal(claim, *map(max, zip(*factors, strict=True))) for factors in routes]
+    factors, share = factors_of(claim), claim.pipeline.batches // claim.pipeline.routes
+    return [
+        _equal(claim, *map(max, zip(*factors[first : first + share], strict=True)))
+        for first in range(0, len(factors), share)
+    ]
 
 
 def claims_of_orders(claim: Claim) -> dict[str, Claim] | None:
@@ -154,7 +148,7 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
 
 def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _RoundTrip:
     """The round trip from a stage, with the delays after every stage and back to it."""
-    hosts, durations = claim.pipeline.hosts[0], claim.pipeline.ticks.durations
+    hosts, durations = claim.pipeline.hosts[0], claim.costs.times.tolist()
     forward, backward, *rest = claim.kinds
     own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
@@ -184,24 +178,7 @@ def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _Ro
 
 
 def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
-    """The claim of a pipeline whose microbatches all have these factors."""
-    pipeline = claim.pipeline
-    costs, ticks = pipeline.costs, pipeline.ticks
-    rows = {field: _multiplied(costs[field], time) for field in _TIMES}
-    rows |= {field: _multiplied(costs[field], memory) for field in _MEMORY}
-    whole = allocated_by_whole_backward(pipeline, memory)
-    beside = tuple(map(min, whole, ticks.workspace[OpKind.BW]))
-    rows["backward_workspace"] = tuple(map(ticks.memory, beside))
-    rows["recompute_memory"] = tuple(map(ticks.memory, map(sub, whole, beside)))
-    if runs_whole_in_weight(pipeline):
-        rows["weight_workspace"] = (ticks.memory(whole[0]), *costs.weight_workspace[1:])
-    equal = dict.fromkeys(("microbatch_times", "microbatch_memory", "slice_times"))
-    equalized = pipeline.with_stage_costs(rows, **equal)
-    return claim._replace(pipeline=equalized)
-
-
-def _multiplied(values: tuple[Any, ...], factor: Fraction) -> tuple[Any, ...]:
-    return tuple(
-        _multiplied(value, factor) if isinstance(value, tuple) else value * factor
-        for value in values
-    )
+    """The claim whose microbatches all have these factors."""
+    costs = claim.costs.multiplied(claim.pipeline, time, memory)
+    equal = claim.pipeline.having(microbatch_times=None, microbatch_memory=None, slice_times=None)
+    return claim._replace(pipeline=equal, relaxed=costs)

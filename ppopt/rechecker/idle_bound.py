@@ -9,13 +9,12 @@ rest of the round trip is idle. Workspace is not counted.
 from __future__ import annotations
 
 from fractions import Fraction
+from itertools import product
 from typing import NamedTuple
 
-from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.precedence import Precedence
-from ppopt.rechecker.quantities import live_after_forward, live_before_weight
 
 HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
 """Traits that the argument handles."""
@@ -33,50 +32,38 @@ class Filler(NamedTuple):
 def min_idle(claim: Claim, device: int, each: Precedence) -> int:
     """Time that a device must idle, in ticks; 0 if the argument does not apply.
 
-    `each` is of one microbatch.
+    `each` is of one microbatch. After a last F that takes no time none is forced: another operation
+    of duration 0 may share its instant.
     """
-    pipeline = claim.pipeline
-    stages = pipeline.hosted[0][device]
+    stages, batches = claim.pipeline.hosted[0][device], claim.pipeline.batches
     if not claim.has_only(HANDLES) or not stages:
         return 0
-    before, after = _before_backward(claim, stages, each), _after_forward(claim, stages, each)
-    headroom = pipeline.ticks.headroom(device)
-    whole = pipeline.batches * sum(live_after_forward(claim, stage) for stage in stages)
-    return before + after if headroom is not None and whole > headroom else max(before, after)
-
-
-def _before_backward(claim: Claim, stages: tuple[int, ...], each: Precedence) -> int:
-    pipeline, ticks = claim.pipeline, claim.pipeline.ticks
-    forward, backward = claim.kinds[:2]
-    low, high = (forward, stages[0], 0, 0), (backward, stages[-1], 0, 0)
-    wait = ticks.durations[OpKind.F][stages[0]] + each.time_between(low, high)
+    times: list[list[int]] = claim.costs.times.tolist()
+    allocated, freed = claim.memory
+    forward, backward, *rest = claim.kinds
+    low, high = stages[0], stages[-1]
+    stashed = [allocated[forward][stage] - freed[forward][stage] for stage in stages]
+    headroom = claim.pipeline.ticks.headroom(device)
     fillers = [
-        Filler(ticks.durations[OpKind.F][stage], live_after_forward(claim, stage), pipeline.batches)
-        for stage in stages
+        Filler(times[forward][stage], memory, batches)
+        for stage, memory in zip(stages, stashed, strict=True)
     ]
-    return max(0, wait - filled(fillers, ticks.headroom(pipeline.hosts[0][stages[0]])))
-
-
-def _after_forward(claim: Claim, stages: tuple[int, ...], each: Precedence) -> int:
-    """Idle time in the round trip of the last F, of the highest stage, while its activations live.
-
-    0 if that F takes no time: another operation of duration 0 may share its instant.
-    """
-    pipeline, ticks, high = claim.pipeline, claim.pipeline.ticks, stages[-1]
-    if ticks.durations[OpKind.F][high] == 0:
-        return 0
-    wait = each.time_between(*((kind, high, 0, 0) for kind in claim.kinds[:2]))
-    fillers = []
-    for stage in stages:
-        own = [ticks.durations[kind][stage] for kind in claim.kinds[1:]]
-        fillers.append(Filler(sum(own), live_after_forward(claim, stage), pipeline.batches - 1))
-        if not claim.fused:
-            pending = live_before_weight(claim, stage)
-            fillers.append(Filler(own[-1], pending, pipeline.batches - 1))
-    headroom = ticks.headroom(pipeline.hosts[0][high])
-    if headroom is not None:
-        headroom -= sum(live_after_forward(claim, stage) for stage in stages)
-    return max(0, wait - filled(fillers, headroom))
+    wait = times[forward][low] + each.time_between((forward, low, 0, 0), (backward, high, 0, 0))
+    before, after = max(0, wait - filled(fillers, headroom)), 0
+    if times[forward][high]:
+        fillers = [
+            Filler(sum(times[kind][stage] for kind in claim.kinds[1:]), memory, batches - 1)
+            for stage, memory in zip(stages, stashed, strict=True)
+        ]
+        fillers += [
+            Filler(times[kind][stage], freed[kind][stage] - allocated[kind][stage], batches - 1)
+            for kind, stage in product(rest, stages)
+        ]
+        wait = each.time_between((forward, high, 0, 0), (backward, high, 0, 0))
+        remaining = None if headroom is None else headroom - sum(stashed)
+        after = max(0, wait - filled(fillers, remaining))
+    tight = headroom is not None and batches * sum(stashed) > headroom
+    return before + after if tight else max(before, after)
 
 
 def filled(fillers: list[Filler], headroom: int | None) -> int:

@@ -1,21 +1,21 @@
 """Prefix sums of the costs of a model's layers, in ticks of every partition.
 
-The costs of each layer are those of the model's table (`ppopt.problem.layer_table`); sums and
-delays are computed here.
+Of layers with phases only the time on compute counts, which a pair also needs. Of mixed backwards,
+B and W are those of `ppopt.rechecker.mixed`, layer by layer: what fits into the time of every layer
+fits into that of a stage, and a minimum of sums is at least the sum of the minima.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from fractions import Fraction
 from itertools import accumulate
-from math import floor
-from typing import Any
 
-import numpy as np
-
-from ppopt.problem.costs import StageArrays
+from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.layer import Layer
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Way, delays_of_cuts
+from ppopt.verifier.modules import of_layer
 
 
 class LayerSums:
@@ -23,34 +23,60 @@ class LayerSums:
 
     def __init__(self, claim: Claim) -> None:
         """Read the layers of the claim's pipeline; their times are those on the fastest device."""
-        pipeline, table = claim.pipeline, claim.pipeline.partitions
-        slowness, layer = table.devices.slowness, np.arange(len(claim.pipeline.model))
-        fastest = min(slowness)
-        single = StageArrays(table.layers.stages(layer, layer + 1))
-        self.grid = pipeline.grid
-        self.recompute_per_unit = table.layers.per_unit["recompute_time"] * fastest
-        """Ticks of one unit of recompute time, on the fastest device."""
-        self.slower = [Fraction(own, fastest).as_integer_ratio() for own in slowness]
+        pipeline, self.grid = claim.pipeline, claim.pipeline.grid
+        fastest = max(pipeline.device_speed)
+        self.per_unit = self.grid.time / fastest
+        """Ticks of one unit of time, on the fastest device."""
+        self.slower = [(fastest / speed).as_integer_ratio() for speed in pipeline.device_speed]
         """Per device, a fraction that multiplies the times of layers."""
         self.has_all_backwards = not pipeline.model.layers[0].frozen
         """Whether all layers have a backward."""
-        forward, gradient, *rest = (single.durations[kind] * fastest for kind in claim.kinds)
-        self.forward, self.gradient = _sums(forward), _sums(gradient)
-        """Time of F, and until the gradient is passed on: B, or BW if backwards are whole."""
-        self.rest = _sums(sum(rest, 0 * forward))
-        """W, or nothing."""
-        self.stashed = _sums(single.retained)
-        """Live memory between F and the backward."""
-        costs = single.costs
-        self.pending = _sums((costs["activation"] + costs["memory_b"]) * (not claim.fused))
-        """Live memory between B and W."""
-        self.static = _sums(costs["static"])
+        times = pipeline.model.each(lambda layer: _times(layer, claim.backward_kind))
+        self.forward, self.gradient, self.rest = (
+            _sums(row, self.per_unit) for row in zip(*times, strict=True)
+        )
+        """Time of F, until the gradient is passed on (B, or BW if backwards are whole), and W."""
+        memory = pipeline.model.each(lambda layer: _memory(layer, claim.backward_kind))
+        self.stashed, self.pending, self.static = (
+            _sums(row, self.grid.memory) for row in zip(*memory, strict=True)
+        )
+        """Live memory between F and the backward, between B and W, and at any time."""
         down, up = delays_of_cuts(pipeline)
         self.down, self.up, self.round_trip = Way(down), Way(up), Way(down + up)
-        self.limits: tuple[int, ...] | None = None
-        if pipeline.limits is not None:
-            self.limits = tuple(floor(limit * self.grid.memory) for limit in pipeline.limits)
+        self.limits = pipeline.ticks.limits
 
 
-def _sums(row: Any) -> list[int]:
-    return list(accumulate(row.tolist(), initial=0))
+def computes(layer: Layer) -> bool:
+    """Whether the F of a layer takes time on compute; phases on a link do not count."""
+    return layer.phases is None or _times(layer, BackwardKind.SPLIT)[0] > 0
+
+
+def _times(layer: Layer, kind: BackwardKind) -> tuple[Fraction, Fraction, Fraction]:
+    """F, the time until the gradient is passed on, and W."""
+    zero, recompute = Fraction(0), of_layer(layer)[0]
+    f, b, w, bw = layer.forward, layer.backward_input, layer.weight, layer.backward
+    if layer.phases is not None:
+        f, b = (
+            sum((phase.time for phase in phases if phase.on == "compute"), zero)
+            for phases in (layer.phases.forward, layer.phases.backward)
+        )
+        w = sum((phase.weight for phase in layer.phases.backward), zero)
+        bw = b + w
+    if kind is BackwardKind.MIXED:
+        b, w = min(b, bw), max(min(w, bw - b), zero)
+    return (f, bw + recompute, zero) if kind is BackwardKind.WHOLE else (f, b + recompute, w)
+
+
+def _memory(layer: Layer, kind: BackwardKind) -> tuple[Fraction, Fraction, Fraction]:
+    """What is live between F and the backward, what is live between B and W, and what always is.
+
+    Of mixed backwards, B may only free memory.
+    """
+    _, retained, offloaded, *_ = of_layer(layer)
+    change = min(layer.memory_b, Fraction(0)) if kind is BackwardKind.MIXED else layer.memory_b
+    pending = (layer.activation + change) * (kind is not BackwardKind.WHOLE)
+    return retained - offloaded, pending, layer.static
+
+
+def _sums(amounts: Iterable[Fraction], per_unit: Fraction | int) -> list[int]:
+    return list(accumulate((int(amount * per_unit) for amount in amounts), initial=0))

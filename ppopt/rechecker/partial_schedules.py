@@ -26,16 +26,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator
-from itertools import accumulate
 from operator import le
 from time import monotonic
 from typing import NamedTuple
+
+import numpy as np
 
 from ppopt.problem.operation import OpKind
 from ppopt.problem.traits import ArgumentClass, rechecked
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.precedence import Precedence
-from ppopt.rechecker.quantities import live_weights, memory_of
+from ppopt.rechecker.quantities import live_weights
 
 Instants = tuple[int, ...]
 """When every device is free; then, for every delay, when each pending input arrives."""
@@ -94,15 +95,11 @@ class Delay(NamedTuple):
 
 def applies(claim: Claim) -> bool:
     """Whether the pipeline has only rules that are modelled here."""
-    pipeline = claim.pipeline
     if claim.bound is None or not claim.has_only(HANDLES):
         return False
-    kinds, stages, ticks = claim.kinds, range(pipeline.num_stages), pipeline.ticks
-    return all(
-        ticks.durations[kind][stage] or memory_of(claim, kind, stage)[0] == 0
-        for kind in kinds
-        for stage in stages
-    )
+    kinds = [*claim.kinds]
+    allocated = np.array(claim.memory[0])[kinds]
+    return bool(((claim.costs.times[kinds] > 0) | (allocated == 0)).all())
 
 
 def refuted(claim: Claim, until: float, report: Callable[[int], None]) -> tuple[int, ...] | None:
@@ -142,7 +139,7 @@ class PartialSchedules:
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
         microbatch = Precedence.of_microbatch(claim)
-        self._ways, self._tails = microbatch.ways(devices), microbatch.tail.at
+        self._ways = microbatch.ways(devices)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
         self._class_ids: dict[tuple[int, int], int] = {
@@ -169,36 +166,36 @@ class PartialSchedules:
             None if headroom is None else headroom - live_weights(claim, device)
             for device, headroom in zip(devices, headrooms, strict=True)
         ]
-        self._remaining = self._remaining_times()
+        required = microbatch.on_devices(claim, devices)
+        tail = Precedence(required, microbatch).tail.of
+        self._remaining = [
+            [each.time + tail[number] for number in required.row((each.kind, each.stage, 0, 0))]
+            for each in self._classes
+        ]
+        """Minimum time from the start of an operation to the end: [class][microbatch]."""
         free = tuple(microbatch.head.on[device] for device in devices)
         self._level = {(0,) * len(self._classes): [free]}
         self.steps = len(self._classes) * pipeline.batches
         """Operations that a whole schedule has."""
 
     def _operation_classes(self) -> Iterator[StageOperations]:
-        pipeline, ticks = self._claim.pipeline, self._claim.pipeline.ticks
+        times, (allocated, freed) = self._claim.costs.times.tolist(), self._claim.memory
         takers = Counter(
             self._hosts[stage]
             for kind in self._claim.kinds
             for stage in self._stages
-            if memory_of(self._claim, kind, stage)[0] > 0
+            if allocated[kind][stage] > 0
         )
+        limited = self._claim.pipeline.ticks.limits is not None
         for kind in self._claim.kinds:
             for stage in self._stages:
                 if not self._claim.has(kind, stage):
                     continue
                 host = self._hosts[stage]
-                allocates, frees = memory_of(self._claim, kind, stage)
-                alone = ticks.limits is None or allocates == 0 or takers[host] == 1
-                yield StageOperations(
-                    kind,
-                    stage,
-                    self._devices.index(host),
-                    pipeline.ticks.durations[kind][stage],
-                    allocates,
-                    frees,
-                    alone,
-                )
+                memory = allocated[kind][stage], freed[kind][stage]
+                alone = not limited or memory[0] == 0 or takers[host] == 1
+                device, time = self._devices.index(host), times[kind][stage]
+                yield StageOperations(kind, stage, device, time, *memory, alone)
 
     def _between(self) -> Iterator[Delay]:
         """Delays between consecutive modelled stages, down and up, and the last round trip."""
@@ -207,62 +204,6 @@ class PartialSchedules:
                 turns = lag and first[1] == self._stages[-1]
                 if first[0] == then[0] or turns:
                     yield Delay(self._class_ids[first[:2]], self._class_ids[then[:2]], lag)
-
-    def _last_first(self) -> list[int]:
-        """All classes, each after those that wait for it."""
-        kinds = self._claim.kinds
-
-        def key(class_id: int) -> tuple[int, int]:
-            each = self._classes[class_id]
-            return -kinds.index(each.kind), -each.stage if each.kind is OpKind.F else each.stage
-
-        return sorted(range(len(self._classes)), key=key)
-
-    def _remaining_times(self) -> list[list[int]]:
-        """Least time from the start of an operation to the end, [class][operations left].
-
-        The operations left are those of its class, itself included. After it come the operations of
-        its microbatch that wait for it, the next one of its class, and the F that starts only when
-        it has freed its memory.
-        """
-        waits: list[list[tuple[int, int]]] = [[] for _ in self._classes]
-        for delay in self._delays:
-            waits[delay.first].append((delay.then, delay.lag))
-        for later, inner in enumerate(self._inner):
-            for class_id in inner:
-                waits[class_id].append((later, 0))
-        tails = [self._tails[each.kind, each.stage, 0, 0] for each in self._classes]
-        holders = dict(self._memory_holders())
-        order = self._last_first()
-        remaining = [[0] for _ in self._classes]
-        for left in range(1, self._claim.pipeline.batches + 1):
-            for class_id in order:
-                after = [tails[class_id], remaining[class_id][left - 1]]
-                after += [lag + remaining[later][left] for later, lag in waits[class_id]]
-                forward, microbatches = holders.get(class_id, (class_id, left))
-                if microbatches < left:
-                    after.append(remaining[forward][left - microbatches])
-                remaining[class_id].append(self._classes[class_id].time + max(after))
-        return remaining
-
-    def _memory_holders(self) -> Iterator[tuple[int, tuple[int, int]]]:
-        """(last class of a stage, (its F, microbatches that fit between the two)).
-
-        From the start of F to the end of its last operation, a microbatch holds at least the least
-        of what it holds after each operation but the last.
-        """
-        for stage in self._stages:
-            class_ids = [
-                self._class_ids[kind, stage]
-                for kind in self._claim.kinds
-                if (kind, stage) in self._class_ids
-            ]
-            *before, last = (self._classes[class_id] for class_id in class_ids)
-            headroom = self._headroom[last.device]
-            live = accumulate(each.allocates - each.frees for each in before)
-            min_live = min(live, default=0)
-            if headroom is not None and 0 < min_live <= headroom:
-                yield class_ids[-1], (class_ids[0], headroom // min_live)
 
     @property
     def width(self) -> int:
@@ -322,7 +263,8 @@ class PartialSchedules:
             link = self._into[index]
             arrived = None if link is None or not new_arrivals[link] else new_first[link]
             if count:
-                remaining_times.append((each.device, arrived, self._remaining[index][count]))
+                time = self._remaining[index][after[index]]
+                remaining_times.append((each.device, arrived, time))
         link, out = self._into[class_id], self._out[class_id]
         return Extension(
             after,

@@ -26,11 +26,11 @@ from ppopt.problem.traits import ArgumentClass, Trait, rechecked
 from ppopt.rechecker import recompute
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.device_time import DeviceTime, StageRange
-from ppopt.rechecker.layer_sums import LayerSums
-from ppopt.rechecker.mixed import by_layers, computes
+from ppopt.rechecker.layer_sums import LayerSums, computes
 
-HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
-"""Traits that the bounds of devices handle, once backwards are split and pairs are computed."""
+_FORMS = (Trait.SPAN, Trait.MIXED, Trait.PAIRS, Trait.SHORT_PAIRS)
+HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, _FORMS)
+"""Traits that the bounds of devices handle; pairs of layers save no time on compute."""
 MAX_OPEN = 64
 """Maximum number of partitions that are searched."""
 Cuts = tuple[int | None, ...]
@@ -71,9 +71,8 @@ def open_partitions(claim: Claim, deadline: float) -> list[OpenPartition] | None
         return None
     if not all(map(computes, claim.pipeline.model.layers)):
         return None
-    claim = by_layers(
-        recompute.without(claim) if claim.decisions & Decisions.OF_STRATEGY else claim
-    )
+    if claim.decisions & Decisions.OF_STRATEGY:
+        claim = recompute.without(claim)
     if not claim.has_only(HANDLES):
         return None
     partitions: list[OpenPartition] = []
@@ -127,7 +126,7 @@ class _Choices:
         layers = zip(own.forward, own.gradient, own.rest, strict=True)
         self._work = [claim.pipeline.batches * sum(times) for times in layers]
         """Of the first layers, on the fastest device."""
-        self._recompute = recompute.Recompute(claim, own.recompute_per_unit, own.grid.memory)
+        self._recompute = recompute.Recompute(claim, own.per_unit, own.grid.memory)
         self._free = [each in claim.decisions for each in Decisions.OF_LAYERS]
         """Whether the claim is of every choice of recompute, and of offload."""
         partitions = Decisions.PARTITION in claim.decisions

@@ -84,7 +84,7 @@ class Precedence:
         self._order = list(TopologicalSorter(graph).static_order())
         bit = {number: 1 << index for index, number in enumerate(self._numbers)}
         self._queues: dict[int, dict[int, Queue]] = defaultdict(dict)
-        pairs = pairs_save(self._claim.pipeline)
+        pairs = pairs_save(self._claim.costs)
         for number in self._numbers:
             kind = self._place[number][0]
             if kind != AuxiliaryKind.OPTIMIZER:
@@ -151,7 +151,7 @@ class Precedence:
 
     def on_devices(self, claim: Claim, devices: Collection[int]) -> Required:
         """The compute of some devices in all microbatches, with the minimum times between it."""
-        every = required_rows(claim.pipeline)
+        every = required_rows(claim.pipeline, costs=claim.costs)
         required = Required(claim, every.take(every.computes & np.isin(every.device, [*devices])))
         for first, ways in self.ways(devices).items():
             for then, lag in ways.items():

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from fractions import Fraction
-from math import ceil
 
-from ppopt.problem.cost_table import AUXILIARY_TIMES
-from ppopt.problem.operation import OpKind
+import numpy as np
+
+from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import Row, min_times
-from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
+from ppopt.verifier.rows import required
 
 UNIT_FACTOR = Fraction(1)
 """Factor of a microbatch if all are equal."""
@@ -28,16 +27,9 @@ def horizon(claim: Claim) -> int:
     It is the sum of all times and delays: any interval in which nothing runs and nothing is in
     transfer can be removed from a schedule.
     """
-    ticks, pipeline = claim.pipeline.ticks, claim.pipeline
-    links = max(sum(down) + sum(up) for down, up in zip(ticks.down, ticks.up, strict=True))
-    per_microbatch, per_step = links + sum(map(sum, ticks.durations)), 0
-    for cost in AUXILIARY_TIMES:
-        times = cost.runs * sum(ticks.costs[cost.field])
-        per_microbatch += times if cost.per_microbatch else 0
-        per_step += 0 if cost.per_microbatch else times
-    longest = sum((max(UNIT_FACTOR, *factors) for factors in factors_of(claim)), Fraction(0))
-    longest *= sum(max(UNIT_FACTOR, factor) for factor in slice_factors(claim))
-    return ceil(longest) * per_microbatch + pipeline.routes * per_step
+    rows = required(claim.pipeline, costs=claim.costs)
+    delays = () if claim.pipeline.has_links else rows.expected.delays
+    return int(rows.end.sum() + sum(map(np.sum, delays)))
 
 
 def factors_of(claim: Claim) -> list[tuple[Fraction, Fraction]]:
@@ -52,61 +44,6 @@ def slice_factors(claim: Claim) -> tuple[Fraction, ...]:
     return claim.pipeline.slice_times or (UNIT_FACTOR,) * claim.pipeline.num_slices
 
 
-def pieces(claim: Claim, route: int) -> Fraction:
-    """Slices of a route, each as often as its factors on times say."""
-    own = microbatches_of_routes(claim)[route]
-    times = (time for time, _ in factors_of(claim)[own.start : own.stop])
-    return sum(slice_factors(claim), Fraction(0)) * sum(times, Fraction(0))
-
-
-def microbatches_of_routes(claim: Claim) -> list[range]:
-    """Microbatches of every route."""
-    share = claim.pipeline.batches // claim.pipeline.routes
-    return [range(share * route, share * (route + 1)) for route in range(claim.pipeline.routes)]
-
-
-def shortest_durations(claim: Claim) -> tuple[Row, ...]:
-    """Minimum time of an operation, alone or in a pair: [kind][stage]."""
-    pipeline = claim.pipeline
-    return pipeline.ticks.durations if pipeline.overlap is None else min_times(pipeline)
-
-
-def memory_of(claim: Claim, kind: OpKind, stage: int) -> tuple[int, int]:
-    """Memory that an operation allocates at its start and frees at its end.
-
-    Every kind allocates and frees its workspace. F allocates the activation that it keeps. B
-    allocates the rest of the activation, and its change of memory if positive, or frees it if
-    negative. W frees what is left. BW allocates what it recomputes and what was moved to the host,
-    and frees these and what F keeps.
-    """
-    ticks, costs = claim.pipeline.ticks, claim.pipeline.ticks.costs
-    retained, change = ticks.retained[stage], costs.memory_b[stage]
-    workspace = ticks.workspace[kind][stage]
-    if kind is OpKind.BW:
-        workspace += costs.recompute_memory[stage] + costs.offload_memory[stage]
-    if kind is OpKind.W and stage == 0 and runs_whole_in_weight(claim.pipeline):
-        workspace = allocated_by_whole_backward(claim.pipeline, UNIT_FACTOR)[0]
-    allocated, freed = {
-        OpKind.F: (retained, 0),
-        OpKind.B: (costs.activation[stage] - retained + max(0, change), max(0, -change)),
-        OpKind.W: (0, costs.activation[stage] + change),
-        OpKind.BW: (0, retained),
-    }[kind]
-    return allocated + workspace, freed + workspace
-
-
-def live_after_forward(claim: Claim, stage: int) -> int:
-    """Live memory of a slice of a microbatch between F and the backward."""
-    allocated, freed = memory_of(claim, OpKind.F, stage)
-    return allocated - freed
-
-
-def live_before_weight(claim: Claim, stage: int) -> int:
-    """Live memory of a slice of a microbatch between B and W."""
-    allocated, freed = memory_of(claim, OpKind.W, stage)
-    return freed - allocated
-
-
 def live_weights(claim: Claim, device: int) -> int:
     """Gathered weights that are live during all compute of a device, in ticks.
 
@@ -118,23 +55,29 @@ def live_weights(claim: Claim, device: int) -> int:
     count. The weights of a stage without backward are live only to its last F, so none count on its
     device.
     """
-    pipeline, amounts = claim.pipeline, claim.pipeline.ticks.costs.unshard_memory
-    stages = [[s for s, host in enumerate(hosts) if host == device] for hosts in pipeline.hosts]
+    amounts, (allocated, freed) = claim.costs.memory[0, AuxiliaryKind.UNSHARD], claim.memory
+    stages = [
+        [stage for stage, host in enumerate(hosts) if host == device]
+        for hosts in claim.pipeline.hosts
+    ]
     own_stages = [stage for route in stages for stage in route]
+    forward, *later_kinds = claim.kinds
     if not all(claim.has(OpKind.B, stage) for stage in own_stages):
         return 0
-    ticks = pipeline.ticks
     f_alone = not any(
-        ticks.retained[stage] != ticks.costs.activation[stage]
-        or ticks.costs.memory_b[stage] > 0
-        or any(row[stage] for row in ticks.workspace)
+        freed[forward][stage] or any(allocated[kind][stage] for kind in later_kinds)
         for stage in own_stages
     )
-    if len(own_stages) == 1 or (pipeline.routes == 1 and f_alone):
-        return sum(amounts[stage] for stage in own_stages)
-    if any(ticks.workspace[OpKind.W][stage] for route in stages for stage in route[1:]):
+    if len(own_stages) == 1 or (claim.pipeline.routes == 1 and f_alone):
+        return int(amounts[own_stages].sum())
+    if any(
+        allocated[kind][stage]
+        for kind in later_kinds[1:]
+        for route in stages
+        for stage in route[1:]
+    ):
         return 0
-    return min(amounts[route[0]] for route in stages if route)
+    return int(min(amounts[route[0]] for route in stages if route))
 
 
 def min_work(times: Mapping[int, int], *, pairs: bool) -> int:

@@ -25,6 +25,7 @@ from math import prod
 from operator import or_, sub
 from typing import NamedTuple
 
+from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer import Layer
 from ppopt.problem.modules import Chosen
@@ -110,7 +111,7 @@ class Recompute:
             for own in (model.costed if of_layers else ())
         ]
         by_layer = Decisions.RECOMPUTE in decisions and model.recompute_unit == "layer"
-        self._peaks = by_layer and (claim.fused or claim.either)
+        self._peaks = by_layer and claim.backward_kind is not BackwardKind.SPLIT
         """Whether the peak of BW differs from choice to choice."""
         self.points = lru_cache(maxsize=None)(self._points)
 

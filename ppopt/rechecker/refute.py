@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection
+from itertools import chain
 from time import monotonic
 from typing import NamedTuple
 
@@ -23,7 +24,10 @@ from ppopt.rechecker.required import Required
 from ppopt.schedule.operations import Operations
 from ppopt.schedule.origin import Origin
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier import Rule, verify
+from ppopt.verifier import Rule
+from ppopt.verifier.measure import memory_trace, over_limit
+from ppopt.verifier.operation_rules import of_operations
+from ppopt.verifier.rows import Rows, read
 
 MAX_OPERATIONS = 30_000
 """Maximum number of operations in the model; sets of them need its square in bits."""
@@ -61,7 +65,7 @@ def refute(
     every = range(claim.pipeline.num_devices)
     devices = set(claim.devices or every)
     whole = num_operations(claim) <= MAX_OPERATIONS
-    if whole and (claim.mixed or shortens(claim.pipeline)):
+    if whole and (claim.mixed or shortens(claim.costs)):
         devices.update(every)
     each = Precedence.of_microbatch(of_smallest(claim))
     required = Required.of_claim(claim) if whole else each.on_devices(claim, devices)
@@ -78,7 +82,7 @@ def refute(
         if schedule is None:
             devices.update(every)
             continue
-        breaches = _breaches(schedule, devices)
+        breaches = _breaches(read(schedule, claim.costs), devices)
         if not breaches:
             return RefutationOutcome(tuple(sorted(devices)), refuted=False, schedule=schedule)
         devices.update(breaches[: len(devices)])
@@ -115,14 +119,14 @@ def _solve(
     )
 
 
-def _breaches(schedule: Timetable, devices: Collection[int]) -> list[int]:
+def _breaches(rows: Rows, devices: Collection[int]) -> list[int]:
     """Devices whose rules a schedule breaks, those with most breaches first.
 
     Raises VerificationError if the rules in force are broken: the re-checker itself may be wrong.
     """
-    violations = verify(schedule)
     breaches = Counter[int]()
-    for violation in violations:
+    in_memory = over_limit(rows.sane, memory_trace(rows.sane))
+    for violation in chain(of_operations(rows), in_memory):
         if violation.rule not in OF_RESOURCES or violation.device in devices:
             raise VerificationError(f"the re-checker's own schedule breaks a rule: {violation}")
         assert violation.device is not None

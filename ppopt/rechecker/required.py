@@ -23,7 +23,8 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.equal_microbatches import of_smallest
-from ppopt.rechecker.quantities import shortest_durations
+from ppopt.rechecker.pair_times import shortest
+from ppopt.rechecker.quantities import live_weights
 from ppopt.verifier.expected import OF_STEP
 from ppopt.verifier.measure import memory_of_rows
 from ppopt.verifier.operation_rules import pair_ticks
@@ -74,13 +75,15 @@ class Required:
     @classmethod
     def of_claim(cls, claim: Claim) -> Required:
         """All operations."""
-        return cls(claim, required(claim.pipeline))
+        return cls(claim, required(claim.pipeline, costs=claim.costs))
 
     @classmethod
     def of_microbatch(cls, claim: Claim) -> Required:
         """The operations of one microbatch of every route, and those once per step."""
-        share = claim.pipeline.batches // claim.pipeline.routes
-        return cls(claim, required(claim.pipeline, share * np.arange(claim.pipeline.routes)))
+        first = np.arange(
+            0, claim.pipeline.batches, claim.pipeline.batches // claim.pipeline.routes
+        )
+        return cls(claim, required(claim.pipeline, first, claim.costs))
 
     def places(self) -> list[Place]:
         """The place of every row."""
@@ -97,13 +100,11 @@ class Required:
 
     def _shortest(self) -> Ints:
         """Minimum time of every row in any mode, alone or in a pair, of the smallest microbatch."""
-        rows, times = self.rows, np.array(shortest_durations(of_smallest(self.claim)))
+        rows, times = self.rows, shortest(of_smallest(self.claim).costs)
         if self.mixed:
             times[[OpKind.B, OpKind.BW]] = times[[OpKind.B, OpKind.BW]].min(axis=0)
             times[OpKind.W] = 0
-        shortest = rows.end.copy()
-        shortest[rows.computes] = times[rows.kind[rows.computes], rows.stage[rows.computes]]
-        return shortest
+        return np.where(rows.computes, times[rows.kind, rows.stage], rows.end)
 
     def _edges(self) -> Iterator[Edge]:
         """The rules of the verifier, the order of microbatches, and memory by counting."""
@@ -147,8 +148,11 @@ class Required:
 
     @cached_property
     def _headroom(self) -> Ints | None:
-        ticks = self.claim.pipeline.ticks
-        return None if ticks.limits is None else np.array(ticks.limits) - np.array(ticks.static)
+        ticks, devices = self.claim.pipeline.ticks, range(self.claim.pipeline.num_devices)
+        if ticks.limits is None:
+            return None
+        weights = [0 if self.mixed else live_weights(self.claim, device) for device in devices]
+        return np.asarray(np.array(ticks.limits) - np.array(ticks.static) - np.array(weights))
 
     def live(self) -> list[tuple[int, int, int]]:
         """Live memory, in each mode: (allocating row, freeing row, amount).

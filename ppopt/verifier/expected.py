@@ -10,16 +10,16 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from functools import cached_property
-from itertools import islice, pairwise
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
-from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind, TransferKind
+from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.modules import amounts
-from ppopt.verifier.times import ComputeTimes, whole
+from ppopt.verifier.costs import MOVES, Costs, frozen_stages
+from ppopt.verifier.times import whole
 from ppopt.verifier.violation import MAX_LISTED
 
 COLLECTIVES = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
@@ -28,7 +28,7 @@ OF_STAGE = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
 """Kinds that run once per step, stage and route."""
 OF_STEP = (*OF_STAGE, AuxiliaryKind.OPTIMIZER)
 """Kinds that run once per step; OPTIMIZER on every device."""
-MOVES = (AuxiliaryKind.OFFLOAD, AuxiliaryKind.RELOAD)
+UNIT = Fraction(1)
 NO_MICROBATCH = -1
 """Microbatch of an operation that runs once per step."""
 Table = tuple[Bools, Ints]
@@ -38,9 +38,18 @@ Table = tuple[Bools, Ints]
 class Expected:
     """The table of cells of a pipeline, for the microbatches that have a lane in it."""
 
-    def __init__(self, pipeline: Pipeline, microbatches: Ints, unlisted: int = MAX_LISTED) -> None:
-        """`unlisted`: maximum number of lanes that a route has for other microbatches."""
-        self.pipeline = pipeline
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        microbatches: Ints,
+        unlisted: int = MAX_LISTED,
+        costs: Costs | None = None,
+    ) -> None:
+        """`unlisted`: maximum number of lanes that a route has for other microbatches.
+
+        `costs`: those of the pipeline, or others in their place.
+        """
+        self.pipeline, self.costs = pipeline, costs or Costs.of(pipeline)
         self.share = pipeline.batches // pipeline.routes
         """Microbatches of a route: each route has an equal run of them."""
         self.hosts: Ints = np.array(pipeline.hosts, dtype=np.int64)
@@ -109,46 +118,41 @@ class Expected:
 
     def _tables(self) -> Iterator[tuple[int, Table]]:
         """The kinds that the pipeline has. Both arrays broadcast to the shape of the kind."""
-        pipeline = self.pipeline
-        exists = existing_kinds(pipeline)
-        for kind, ticks in zip(OpKind, ComputeTimes(pipeline).alone.tolist(), strict=True):
-            yield kind, (exists[kind, :, None, None], self._compute(ticks))
+        pipeline, costs = self.pipeline, self.costs
+        for kind in OpKind:
+            ticks = self._multiplied(kind, pipeline.microbatch_times, pipeline.slice_times)
+            yield kind, (costs.exists[kind, :, None, None], ticks)
         if pipeline.has_links:
-            yield from self._transfers(exists[OpKind.B])
-        yield from self._collectives()
+            yield from self._transfers(costs.exists[OpKind.B])
+        for once in OF_STAGE:
+            if costs.memory[0, AuxiliaryKind.UNSHARD].any() or costs.times[once].any():
+                ticks = self._multiplied(once)
+                yield once, (np.ones_like(ticks, np.bool_), ticks)
         if any(pipeline.costs.optimizer):
             yield AuxiliaryKind.OPTIMIZER, self._optimizers()
-        own = amounts(pipeline)
-        offloads = np.array([memory > 0 for memory in own.offload_memory])[:, None, None]
+        offloads = costs.memory[0, AuxiliaryKind.RELOAD][:, None, None] > 0
         if offloads.any():
-            times = [time * pipeline.ticks.per_unit for time in own.offload_time]
             for move in MOVES:
-                yield move, (offloads, self._per_lane(times, "microbatch_memory"))
+                yield move, (offloads, self._multiplied(move, pipeline.microbatch_memory))
 
-    def _compute(self, ticks: Sequence[int]) -> Ints:
-        """Ticks of every stage, times both factors, of microbatch and slice.
+    def _multiplied(
+        self,
+        kind: int,
+        microbatches: Sequence[Fraction] | None = None,
+        slices: Sequence[Fraction] | None = None,
+    ) -> Ints:
+        """Ticks of a kind times the factors of microbatch and slice.
 
         Shape [stage, lane or 1, slice or 1].
         """
-        if self.pipeline.slice_times is None:
-            return self._per_lane(ticks, "microbatch_times")
-        each = [
-            self._per_lane([time * factor for time in ticks], "microbatch_times")
-            for factor in self.pipeline.slice_times
-        ]
-        return np.concatenate(each, axis=2)
-
-    def _per_lane(self, ticks: Sequence[Fraction | int], field: str) -> Ints:
-        """Ticks of every stage, times the factor of the microbatch, shape [stage, lane or 1, 1]."""
-        factors = getattr(self.pipeline, field)
-        if factors is None:
-            return np.array([[[whole(tick)]] for tick in ticks], dtype=np.int64)
-        own = [factors[microbatch] for microbatch in self.lanes.tolist()]
+        own = [microbatches[each] for each in self.lanes.tolist()] if microbatches else [UNIT]
         different = sorted(set(own))
+        table = [
+            [[whole(tick * time * factor) for factor in slices or (UNIT,)] for time in different]
+            for tick in self.costs.times[kind].tolist()
+        ]
         indices = {factor: index for index, factor in enumerate(different)}
-        table = [[[whole(tick * factor)] for factor in different] for tick in ticks]
-        lanes = np.array([indices[factor] for factor in own], dtype=np.int64)
-        return np.array(table, dtype=np.int64).reshape(len(ticks), -1, 1)[:, lanes]
+        return np.array(table, dtype=np.int64)[:, [indices[factor] for factor in own]]
 
     def _transfers(self, has_backward: Bools) -> Iterator[tuple[int, Table]]:
         """Activations go to the next stage, gradients to the previous one if it has a backward.
@@ -163,14 +167,6 @@ class Expected:
             (TransferKind.SEND_B, (absent, back), (zero, up)),
         ):
             yield kind, (np.vstack(exists)[..., None], np.vstack(ticks)[..., None])
-
-    def _collectives(self) -> Iterator[tuple[int, Table]]:
-        """If any stage has gathered weights, or time for one kind, all stages have that kind."""
-        costs, per_unit = self.pipeline.costs, self.pipeline.ticks.per_unit
-        for kind, times in zip(OF_STAGE, (costs.unshard, costs.gradient_sync), strict=True):
-            if any(costs.unshard_memory) or any(times):
-                ticks = np.array([whole(time * per_unit) for time in times], dtype=np.int64)
-                yield kind, (np.ones_like(ticks[:, None, None], np.bool_), ticks[:, None, None])
 
     def _optimizers(self) -> Table:
         """An optimizer takes the sum of its stages; a device with only frozen stages has none."""
@@ -207,31 +203,6 @@ def _lanes(batches: int, share: int, microbatches: Ints, unlisted: int) -> tuple
         counts[-1][-1:] += share - len(own) - len(absent)
     order = np.argsort(np.concatenate(lanes))
     return np.concatenate(lanes)[order], np.concatenate(counts)[order]
-
-
-def frozen_stages(pipeline: Pipeline) -> list[bool]:
-    """Per stage, whether it trains nothing; for an empty stage, whether no earlier layer trains."""
-    if pipeline.model is None:
-        return list(pipeline.frozen or (False,) * pipeline.num_stages)
-    layers, frozen, none_before = iter(pipeline.model.layers), [], True
-    for count in pipeline.counts:
-        own = [layer.frozen for layer in islice(layers, count)]
-        frozen.append(all(own) if own else none_before)
-        none_before &= all(own)
-    return frozen
-
-
-def existing_kinds(pipeline: Pipeline) -> Bools:
-    """Whether a stage runs operations of a kind of compute, shape [kind, stage].
-
-    A frozen stage has no gradients of weights, so no W. If all stages before it are frozen, too, no
-    gradient goes there, so it has no backward.
-    """
-    frozen = np.array(frozen_stages(pipeline))
-    table = np.ones((NUM_KINDS, len(frozen)), dtype=np.bool_)
-    table[OpKind.W] = ~frozen
-    table[[OpKind.B, OpKind.BW]] = ~np.logical_and.accumulate(frozen)
-    return table
 
 
 def delays_over(

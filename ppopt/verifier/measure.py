@@ -13,13 +13,10 @@ import numpy as np
 
 from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
-from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, OpKind
-from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.modules import amounts
+from ppopt.problem.operation import AuxiliaryKind
+from ppopt.verifier.costs import allocated_and_freed
 from ppopt.verifier.rows import Rows, first_of_device, sum_safe
-from ppopt.verifier.times import scaled, whole
 from ppopt.verifier.violation import Rule, Violation
-from ppopt.verifier.whole_backward import allocated_by_whole_backward, runs_whole_in_weight
 
 ROUNDING = 1e-12
 """Difference allowed between floats of one exact ratio, computed in different ways."""
@@ -113,58 +110,14 @@ def memory_trace(sane: Rows) -> MemoryTrace:
 
 def memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
     """Memory that every row allocates at its start and frees at its end, in ticks."""
-    factors = sane.pipeline.microbatch_memory
+    costs, factors = sane.expected.costs, sane.pipeline.microbatch_memory
     if factors is None:
-        allocates, frees = allocated_and_freed(sane.pipeline, Fraction(1))
-        return allocates[sane.kind, sane.stage], frees[sane.kind, sane.stage]
+        allocates, frees = costs.memory[:, sane.kind, sane.stage]
+        return allocates, frees
     different = sorted(set(factors))
     tables = np.array([allocated_and_freed(sane.pipeline, factor) for factor in different])
     factor = np.array([different.index(factor) for factor in factors])[sane.microbatch]
     allocates, frees = tables[factor, :, sane.kind, sane.stage].T
-    return allocates, frees
-
-
-def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> tuple[Ints, Ints]:
-    """Memory allocated at the start and freed at the end, in ticks, shape [kind, stage] each.
-
-    `factor` multiplies the activation of the microbatch, the part that F keeps, the offloaded part
-    and the change by B, but no workspace.
-
-    F allocates what it keeps of the activation; B allocates the rest. B also allocates its change
-    of memory if positive, and frees it if negative. W frees the rest, so that F, B and W together
-    leave nothing. BW frees what F keeps, and at its end also what it allocates itself
-    (`ppopt.verifier.whole_backward`). An operation allocates its workspace at its start and frees
-    it at its end. In `Ticks`, offloaded memory is workspace of F; here F keeps it, OFFLOAD frees it
-    and RELOAD allocates it. UNSHARD allocates the gathered weights of its stage, and GRADIENT_SYNC
-    frees them.
-    """
-    ticks, costs = pipeline.ticks, pipeline.ticks.costs
-    own = amounts(pipeline)
-    stated = (own.retained, own.offload_memory, own.input_workspace)
-    in_ticks = ([whole(memory * ticks.memory_per_unit) for memory in row] for row in stated)
-    rows = (costs.activation, costs.memory_b, *in_ticks)
-    activation, change, stashed, offloaded, of_input = (
-        np.array(row, dtype=np.int64) for row in rows
-    )
-    workspace = np.array(ticks.workspace, dtype=np.int64)
-    workspace[OpKind.F] -= np.array(costs.offload_memory, dtype=np.int64)
-    workspace[OpKind.B] = of_input
-    activation, stashed, change, offloaded = (
-        scaled(row, factor) for row in (activation, stashed, change, offloaded)
-    )
-    workspace[OpKind.BW] = allocated_by_whole_backward(pipeline, factor)
-    if runs_whole_in_weight(pipeline):
-        workspace[OpKind.W, 0] = workspace[OpKind.BW, 0]
-    allocates, frees = np.zeros((2, KINDS, pipeline.num_stages), dtype=np.int64)
-    allocates[:NUM_KINDS] = frees[:NUM_KINDS] = workspace
-    allocates[OpKind.F] += stashed
-    allocates[OpKind.B] += activation - stashed + np.maximum(change, 0)
-    frees[OpKind.B] += np.maximum(-change, 0)
-    frees[OpKind.W] += activation + change
-    frees[OpKind.BW] += stashed
-    gathered = [whole(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
-    allocates[AuxiliaryKind.UNSHARD] = frees[AuxiliaryKind.GRADIENT_SYNC] = gathered
-    allocates[AuxiliaryKind.RELOAD] = frees[AuxiliaryKind.OFFLOAD] = offloaded
     return allocates, frees
 
 

@@ -15,7 +15,7 @@ from ppopt.schedule.operations import ALONE
 from ppopt.verifier.expected import COLLECTIVES, NO_MICROBATCH, OF_STEP
 from ppopt.verifier.order import out_of_order
 from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name
-from ppopt.verifier.times import ComputeTimes, scaled
+from ppopt.verifier.times import scaled
 from ppopt.verifier.violation import MAX_LISTED, Rule, Violation, unlisted_violations
 
 
@@ -221,15 +221,13 @@ def pair_ticks(known: Rows, forward: Ints, backward: Ints) -> Ints:
     1 times the smaller factor of its two operations: that much of both overlaps, and the rest runs
     alone.
     """
-    kind, stages = known.kind[backward], (known.stage[forward], known.stage[backward])
-    times = ComputeTimes(known.pipeline)
-    together = times.together(kind, *stages)
-    if known.pipeline.microbatch_times is None and known.pipeline.slice_times is None:
-        return together
+    whole = (known.kind[backward] == OpKind.BW).astype(np.int64)
+    saved = known.expected.costs.savings[whole, known.stage[forward], known.stage[backward]]
+    if known.pipeline.microbatch_times is not None or known.pipeline.slice_times is not None:
+        each = zip(_factors(known, forward), _factors(known, backward), strict=True)
+        saved = scaled(saved, list(map(min, each)))
     ticks = known.expected.ticks[known.cell]
-    smaller = list(map(min, _factors(known, forward), _factors(known, backward)))
-    alone = times.alone[OpKind.F, stages[0]] + times.alone[kind, stages[1]]
-    return np.asarray(ticks[forward] + ticks[backward] - scaled(alone - together, smaller))
+    return np.asarray(ticks[forward] + ticks[backward] - saved)
 
 
 def _factors(known: Rows, rows: Ints) -> list[Fraction]:

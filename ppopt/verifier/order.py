@@ -9,7 +9,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
-from ppopt.verifier.expected import frozen_stages
+from ppopt.verifier.costs import frozen_stages
 from ppopt.verifier.rows import ABSENT, Rows
 from ppopt.verifier.violation import Rule, Violation
 

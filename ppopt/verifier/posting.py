@@ -15,7 +15,7 @@ from typing import NamedTuple
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.actions import POSTS, Action, ActionKind, ActionRow
-from ppopt.verifier.expected import existing_kinds
+from ppopt.verifier.costs import existing_kinds
 
 _HANDED = {
     ActionKind.F: (1, ActionKind.SEND_F, ActionKind.RECV_F),

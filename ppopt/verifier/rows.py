@@ -16,7 +16,8 @@ from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind,
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.operations import ALONE
 from ppopt.schedule.timetable import Timetable
-from ppopt.verifier.expected import COLLECTIVES, MOVES, NO_MICROBATCH, OF_STEP, Expected
+from ppopt.verifier.costs import MOVES, Costs
+from ppopt.verifier.expected import COLLECTIVES, NO_MICROBATCH, OF_STEP, Expected
 
 LATEST = 2**53
 """Maximum absolute time in ticks; beyond it floats are not exact."""
@@ -287,8 +288,10 @@ def operation_name(
     return f"{name} of stage {stage}" + (f" on route {route}" if pipeline.routes > 1 else "")
 
 
-def read(schedule: Timetable) -> Rows:
+def read(schedule: Timetable, costs: Costs | None = None) -> Rows:
     """Read a schedule's columns, whose rows may come in any order.
+
+    `costs`: those of the pipeline, or others in their place.
 
     Raises InputError if they are not columns of whole numbers of one length.
     """
@@ -296,21 +299,23 @@ def read(schedule: Timetable) -> Rows:
     columns = [_column(schedule, name) for name in _COLUMNS]
     if len({len(column) for column in columns}) > 1:
         raise InputError("schedule: columns differ in length; give one entry per operation")
-    rows = Rows(Expected(schedule.pipeline, columns[2]), *columns)
+    rows = Rows(Expected(schedule.pipeline, columns[2], costs=costs), *columns)
     if _sorted(rows):
         return rows
     names = (rows.target, rows.route, rows.slice, rows.microbatch, rows.stage, rows.kind)
     return rows.take(np.lexsort((*names, rows.end, rows.start, rows.device)))
 
 
-def required(pipeline: Pipeline, microbatches: Ints | None = None) -> Rows:
+def required(
+    pipeline: Pipeline, microbatches: Ints | None = None, costs: Costs | None = None
+) -> Rows:
     """What a step must run, one row per cell that exists, in their order; each alone, from 0 on.
 
     Both modes of every backward have rows. `microbatches` are the first ones of every route;
-    default: all.
+    default: all. `costs` as in `read`.
     """
     lanes = np.arange(pipeline.batches) if microbatches is None else microbatches
-    expected = Expected(pipeline, lanes, unlisted=0)
+    expected = Expected(pipeline, lanes, 0, costs)
     kind, position, lane, slice_index = expected.positions(np.flatnonzero(expected.exists))
     once, optimizer = np.isin(kind, OF_STEP), kind == AuxiliaryKind.OPTIMIZER
     lowest = np.array([np.argwhere(expected.hosts == d)[0] for d in range(pipeline.num_devices)])

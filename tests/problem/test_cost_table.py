@@ -39,9 +39,6 @@ from dataclasses import replace
 import ppopt
 from ppopt.formats.config import parse_config, pipeline_of, schema
 from ppopt.formats.schedule_json import dumps, loads
-from ppopt.problem.backward_kind import BackwardKind
-from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.quantities import horizon
 from ppopt.studies.evaluate import evaluate
 
 assert "save_times" in schema()["properties"]
@@ -51,9 +48,6 @@ assert given.save == (5, ppopt.Pipeline(stages=1, batches=1, p2p="0.5").p2p)
 assert given.ticks.per_unit == 2
 assert given.ticks.costs.save == (10, 1)
 assert 10 in set(given.ticks.times)
-without = replace(given, save=None)
-claims = (Claim(pipeline, False, BackwardKind.SPLIT, None) for pipeline in (given, without))
-assert horizon(next(claims)) - horizon(next(claims)) == 11
 fast = replace(given, device_speed=[5, 1])
 assert fast.ticks.costs.save[0] == fast.ticks.per_unit
 assert replace(given, slices=5).costs.save == given.costs.save

@@ -24,6 +24,7 @@ from ppopt.rechecker.partial_schedules import refuted
 from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.refute import refute
+from ppopt.verifier.costs import Costs
 from tests.factories.traits import novel_trait
 
 LAYERS = [{"name": str(index), "forward": 1, "activation": 1} for index in range(3)]
@@ -93,6 +94,11 @@ def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> No
     """A cost that the table has and the re-checker forgets would be that of a larger one."""
     costs = {cost.field: 4 for cost in STAGE_COSTS if cost.multiplied_with} | {"backward": 8}
     unequal = claim(**costs, microbatch_times=[3, 2], microbatch_memory=[3, 5])
-    smallest = of_smallest(unequal).pipeline.ticks.costs
-    expected = unequal.pipeline.costs_at(Fraction(2), Fraction(3))
-    assert [field for field in expected if smallest[field] != expected[field]] == []
+    smallest = of_smallest(unequal)
+    rows = {
+        field: tuple(map(smallest.pipeline.ticks.time, row))
+        for field, row in unequal.pipeline.costs_at(Fraction(2), Fraction(3)).items()
+    }
+    equal = smallest.pipeline.with_stage_costs(rows)
+    for own, expected in zip(smallest.costs, Costs.of(equal), strict=True):
+        assert own.tolist() == expected.tolist()

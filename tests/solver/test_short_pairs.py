@@ -18,9 +18,10 @@ from ppopt.problem.problem import Problem
 from ppopt.problem.short_pairs import ShortPairs
 from ppopt.rechecker import SEED, Verdict, check
 from ppopt.rechecker.claim import Claim
-from ppopt.rechecker.pair_times import min_times
+from ppopt.rechecker.pair_times import shortest
 from ppopt.schedule.operations import ALONE
 from ppopt.solver.bounds.device_bounds import known_bound
+from ppopt.verifier.costs import Costs
 from tests.clock import SHORT, work_clock
 from tests.oracles.rechecked import assert_like_every_order
 from tests.tiers import slow
@@ -103,7 +104,7 @@ def test_the_relaxation_has_no_longer_operation_and_no_longer_pair(seed: int) ->
             assert 0 < two <= original
             minimum = min(ours.durations[each][stage] for each in kinds)
             assert theirs.durations[backward][stage] <= minimum
-            assert min_times(pipeline)[F][stage] <= two
+            assert shortest(Costs.of(pipeline))[F][stage] <= two
         for original, two in pairs.stage_pairs:
             time = theirs.pair_time(original, backward, two)
             assert time >= max(theirs.durations[F][original], theirs.durations[backward][two])
