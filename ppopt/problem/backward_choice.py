@@ -46,10 +46,18 @@ class BackwardChoice:
         return BackwardKind.WHOLE if self._splitting_gains_nothing(stage) else BackwardKind.MIXED
 
     @cached_property
-    def _tables(self) -> list[Ticks]:
-        """Costs of the different microbatches. A pair saves no more time with the larger factor."""
+    def _tables(self) -> list[tuple[Ticks, dict[OpKind, list[int]]]]:
+        """Costs of the different microbatches, and memory that B and BW allocate on each stage.
+
+        A pair saves no more time with the larger factor.
+        """
         costs = self.instance.costs
-        return [costs.ticks_at(*factors) for factors in set(costs.factors)]
+        each = [costs.ticks_at(*factors) for factors in set(costs.factors)]
+        kinds = (OpKind.B, OpKind.BW)
+        return [
+            (ticks, {kind: [row[1] for row in ticks.amounts(kind)] for kind in kinds})
+            for ticks in each
+        ]
 
     def _splitting_loses_nothing(self, stage: int) -> bool:
         """Whether BW is at least as long as B and W together, and needs at least as much memory.
@@ -57,14 +65,14 @@ class BackwardChoice:
         If microbatches differ, splitting may lose: the W of an earlier microbatch may run after BW
         of this one, but not after its W, and two W can be exchanged only if they are equal.
         """
-        ticks, *differing = self._tables
+        (ticks, allocated), *differing = self._tables
         _, partial, weight, full = (times[stage] for times in ticks.durations)
         b, w = (ticks.allocates[kind][stage] for kind in (OpKind.B, OpKind.W))
         allocated_by_split = max(b, ticks.memory_change(OpKind.B, stage) + w)
         return (
             not differing
             and full >= partial + weight
-            and allocated_by_split <= ticks.memory_amounts_alone(OpKind.BW, stage)[0]
+            and allocated_by_split <= allocated[OpKind.BW][stage]
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 >= ticks.pair_time(forward, OpKind.B, stage) + weight
@@ -74,14 +82,13 @@ class BackwardChoice:
 
     def _splitting_gains_nothing(self, stage: int) -> bool:
         """Whether BW is no longer than B, alone and in every pair, and needs no more memory."""
-        return all(self._gains_nothing(ticks, stage) for ticks in self._tables)
+        return all(self._gains_nothing(*table, stage) for table in self._tables)
 
-    def _gains_nothing(self, ticks: Ticks, stage: int) -> bool:
+    def _gains_nothing(self, ticks: Ticks, allocated: dict[OpKind, list[int]], stage: int) -> bool:
         _, partial, _, full = (times[stage] for times in ticks.durations)
-        taken, _ = ticks.memory_amounts_alone(OpKind.B, stage)
         return (
             full <= partial
-            and ticks.allocates[OpKind.BW][stage] <= taken
+            and ticks.allocates[OpKind.BW][stage] <= allocated[OpKind.B][stage]
             and all(
                 ticks.pair_time(forward, OpKind.BW, stage)
                 <= ticks.pair_time(forward, OpKind.B, stage)

@@ -222,31 +222,23 @@ class Ticks(NamedTuple):
         pairs = chain(flat(self.overlap), flat(self.overlap_input))
         return chain(*self.durations, pairs, *self.down, *self.up, *auxiliary)
 
-    def memory_amounts(self, kind: OpKind, stage: int, *, with_host: bool) -> tuple[int, int]:
-        """Memory that an operation allocates and frees.
-
-        `with_host`: moves to the host and back are operations of their own. They free the offloaded
-        memory after F, and allocate it before B or BW.
-        """
-        allocates, frees = self.allocates[kind][stage], self.frees[kind][stage]
-        offloaded = self.costs.offload_memory[stage] if with_host else 0
-        if kind is OpKind.F:
-            return allocates, frees - offloaded
-        return allocates - (0 if kind is OpKind.W else offloaded), frees
-
-    def memory_amounts_alone(
-        self, kind: OpKind, stage: int, *, with_host: bool = False
-    ) -> tuple[int, int]:
-        """The same for an operation that runs alone, as it counts in peaks.
+    def amounts(self, kind: OpKind, *, with_host: bool = False) -> list[tuple[int, int, int, int]]:
+        """Duration of an operation of each stage, memory that it allocates and frees, and the rest.
 
         At the same instant ends come before starts, so an operation of zero duration needs no
-        workspace. What the host sends back is allocated before it.
+        workspace. The rest is that workspace, which it needs in a pair: a pair has a duration.
+        `with_host`: moves to the host and back are operations of their own. They free the offloaded
+        memory after F, and allocate it before B or BW: always before an operation of zero duration.
         """
-        allocates, frees = self.memory_amounts(kind, stage, with_host=with_host)
-        both = 0
-        if not self.durations[kind][stage]:
-            both = min(self.memory_amounts(kind, stage, with_host=True)[0], frees)
-        return allocates - both, frees - both
+        forward, backward, rows = kind is OpKind.F, kind in (OpKind.B, OpKind.BW), []
+        columns = self.durations[kind], self.allocates[kind], self.frees[kind]
+        for time, allocates, frees, moved in zip(*columns, self.costs.offload_memory, strict=True):
+            own = allocates - moved * backward
+            left = frees - moved * (forward and with_host)
+            at_once = 0 if time else min(own, left)
+            taken = own if with_host else allocates
+            rows.append((time, taken - at_once, left - at_once, at_once))
+        return rows
 
     def memory_change(self, kind: OpKind, stage: int) -> int:
         """Net change of memory by an operation."""

@@ -19,10 +19,10 @@ state the rules a second time.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import product
+from itertools import chain, product
 from typing import Any
 
 import numpy as np
@@ -51,6 +51,8 @@ ABSENT = -1
 """In place of the number of an operation that is not in a schedule."""
 SPLIT_MODE, WHOLE_MODE = 0, 1
 """Modes of the classes that choose between a split and a whole backward."""
+_NOTHING = (Mode(OpKind.F, 0),)
+"""Modes in place of those of a class without operations."""
 Amounts = tuple[tuple[int, ...], ...]
 """An amount of every operation, [class][microbatch]."""
 
@@ -150,6 +152,11 @@ class Instance:
         return self.backward_kind is BackwardKind.MIXED
 
     @property
+    def _options(self) -> tuple[int, ...]:
+        """Modes that differ from each other."""
+        return (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]
+
+    @property
     def fused(self) -> bool:
         """Whether all backwards are whole."""
         return self.backward_kind is BackwardKind.WHOLE
@@ -246,12 +253,12 @@ class Instance:
     @cached_property
     def codes(self) -> tuple[Ints, ...]:
         """Numbers of the operations of every class in its first mode, by microbatch."""
-        return self._all_codes(SPLIT_MODE)
+        return self._rows(self._numbers[SPLIT_MODE])
 
     @cached_property
     def _codes_of_whole(self) -> tuple[Ints, ...]:
         """The same if every backward is whole."""
-        return self._all_codes(WHOLE_MODE)
+        return self._rows(self._numbers[WHOLE_MODE])
 
     def codes_in(self, class_id: int, option: int) -> Ints:
         """Numbers of the operations of a class in one of its modes, by microbatch.
@@ -260,26 +267,42 @@ class Instance:
         """
         return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[class_id]
 
-    def _all_codes(self, option: int) -> tuple[Ints, ...]:
-        modes = [operation_class.modes_by_option[option] for operation_class in self.classes]
-        kinds = [0 if mode is None else mode.kind for mode in modes]
-        positions = [
-            (operation_class.stage, operation_class.route, operation_class.slice)
-            for operation_class in self.classes
-        ]
-        stage, route, slice_index = np.array(positions, dtype=np.int64).T[:, :, None]
-        microbatch = route * self.batches + np.arange(self.batches)
-        kind = np.array(kinds, dtype=np.int64)[:, None]
-        codes = np.asarray(self.pipeline.code(kind, stage, microbatch, slice_index))
-        codes[[mode is None for mode in modes]] = ABSENT
-        return tuple(
-            row[: op_class.size] for row, op_class in zip(codes, self.classes, strict=True)
-        )
+    def _rows(self, table: Ints) -> tuple[Ints, ...]:
+        """The entries of the operations of every class of a table `[class, microbatch]`."""
+        return tuple(row[:size] for row, size in zip(table, self._sizes.tolist(), strict=True))
+
+    @cached_property
+    def _sizes(self) -> Ints:
+        """Number of operations of every class."""
+        return np.array([op_class.size for op_class in self.classes], dtype=np.int64)
+
+    @cached_property
+    def _cells(self) -> tuple[Ints, Ints, Ints]:
+        """Stage, microbatch and slice of every operation: `[class, microbatch of its route]`.
+
+        A class of a single operation has it in every column.
+        """
+        columns = np.array([op_class[:3] for op_class in self.classes], dtype=np.int64)
+        stage, route, slice_index = columns.T[:, :, None]
+        own = np.minimum(np.arange(self.batches), np.maximum(self._sizes[:, None] - 1, 0))
+        return stage, route * self.batches + own, slice_index
+
+    @cached_property
+    def _numbers(self) -> tuple[Ints, Ints]:
+        """Numbers in the first and the last mode, in the form of `_cells`; ABSENT: none."""
+        stage, microbatch, slice_index = self._cells
+        tables = []
+        for option in self._options:
+            modes = [op_class.modes_by_option[option] for op_class in self.classes]
+            kind = np.array([ABSENT if mode is None else mode.kind for mode in modes])[:, None]
+            numbers = self.pipeline.code(kind, stage, microbatch, slice_index)
+            tables.append(np.where(kind == ABSENT, ABSENT, numbers))
+        return tables[0], tables[-1]
 
     @cached_property
     def operation_flow(self) -> Constraints:
         """Precedence between operations in their first modes, by number."""
-        return self._between(self.codes)
+        return self._between(self._numbers[SPLIT_MODE])
 
     @cached_property
     def microbatch_order(self) -> Constraints:
@@ -295,34 +318,16 @@ class Instance:
         """
         if not self.mixed:
             return self.operation_flow
-        microbatch = np.arange(self.batches)
-        present = [
-            np.where(
-                split[op_class.stage, op_class.route * self.batches + microbatch, op_class.slice],
-                *both,
-            )
-            if len(op_class.modes) > 1 and op_class.size
-            else both[0]
-            for op_class, *both in zip(self.classes, self.codes, self._codes_of_whole, strict=True)
-        ]
-        flow = self._between(present)
-        exist = (flow.before != ABSENT) & (flow.after != ABSENT)
-        return Constraints(*(column[exist] for column in flow))
+        return self._between(np.where(split[self._cells], *self._numbers))
 
-    def _between(self, codes: Sequence[Ints]) -> Constraints:
-        """Precedence between operations of these numbers, [class][microbatch]."""
-        before, after, lag = self.flow
-        pairs = [
-            np.broadcast_arrays(codes[first], codes[second])
-            for first, second in zip(before.tolist(), after.tolist(), strict=True)
-        ]
-        sizes = [len(first) for first, _ in pairs]
-        none = np.empty(0, dtype=np.int64)
-        return Constraints(
-            np.concatenate([none, *(first for first, _ in pairs)]),
-            np.concatenate([none, *(second for _, second in pairs)]),
-            np.repeat(lag, sizes),
-        )
+    def _between(self, numbers: Ints) -> Constraints:
+        """Precedence between operations of these numbers, in the form of `_cells`."""
+        flow = self.flow
+        count = np.maximum(self._sizes[flow.before], self._sizes[flow.after])
+        before, after = numbers[flow.before], numbers[flow.after]
+        exist = (np.arange(self.batches) < count[:, None]) & (np.minimum(before, after) != ABSENT)
+        lag = np.broadcast_to(flow.lag[:, None], exist.shape)
+        return Constraints(before[exist], after[exist], lag[exist])
 
     @cached_property
     def live_memory(self) -> tuple[ClassAllocation, ...]:
@@ -381,31 +386,31 @@ class Instance:
     @cached_property
     def has_uniform_classes(self) -> bool:
         """Whether all operations of a class are equal, whatever their microbatch."""
-        classes, options = range(len(self.classes)), (SPLIT_MODE, WHOLE_MODE)
-        return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, options))
+        classes = range(len(self.classes))
+        return all(len(self.operation_modes(*of)) <= 1 for of in product(classes, self._options))
 
     def times(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Duration of every operation of a class, by microbatch of its route, in ticks.
 
         Empty if the class has no operation in this option.
         """
-        return self._amounts("duration", option)[class_id]
+        return self.amounts("duration", option)[class_id]
 
     def allocated(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each operation allocates at its start, in ticks, in the form of `times`."""
-        return self._amounts("allocates", option)[class_id]
+        return self.amounts("allocates", option)[class_id]
 
     def freed(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Memory that each operation frees at its end, in ticks, in the form of `times`."""
-        return self._amounts("frees", option)[class_id]
+        return self.amounts("frees", option)[class_id]
 
     def changes(self, class_id: int, option: int = SPLIT_MODE) -> tuple[int, ...]:
         """Net change of memory by each operation, in ticks, in the form of `times`."""
-        return self._amounts("change", option)[class_id]
+        return self.amounts("change", option)[class_id]
 
-    def _amounts(self, name: str, option: int) -> Amounts:
+    def amounts(self, name: str, option: int = SPLIT_MODE) -> Amounts:
         """An amount of every operation, by the name of the field of its mode."""
-        known: dict[tuple[str, int], Amounts] = vars(self).setdefault("_rows", {})
+        known: dict[tuple[str, int], Amounts] = vars(self).setdefault("_rows_of_amounts", {})
         if (name, option) not in known:
             rows = []
             for class_id, op_class in enumerate(self.classes):
@@ -437,12 +442,17 @@ class Instance:
     @cached_property
     def _by_code(self) -> dict[str, Ints]:
         """Every field of the mode of every operation number; 0 if there is no such operation."""
-        modes = np.zeros((self.num_codes, len(Mode._fields)), dtype=np.int64)
-        for option in (SPLIT_MODE, WHOLE_MODE)[: 1 + self.mixed]:
-            for class_id in range(len(self.classes)):
-                if own := self.operation_modes(class_id, option):
-                    modes[self.codes_in(class_id, option)] = own
-        return dict(zip(Mode._fields, modes.T.copy(), strict=True))
+        columns = np.zeros((self.num_codes, len(Mode._fields)), dtype=np.int64)
+        for option in self._options:
+            numbers = self._numbers[option]
+            modes = [self.operation_modes(n, option) or _NOTHING for n in range(len(numbers))]
+            width, present = max(map(len, modes)), numbers != ABSENT
+            equal = chain.from_iterable(own * (width // len(own)) for own in modes)
+            table = np.fromiter(chain.from_iterable(equal), dtype=np.int64)
+            table = table.reshape(len(modes), width, -1)
+            amounts = np.broadcast_to(table, (*numbers.shape, table.shape[-1]))
+            columns[numbers[present]] = amounts[present]
+        return dict(zip(Mode._fields, columns.T.copy(), strict=True))
 
     def pair_time(self, forward: int, backward: int) -> int:
         """Duration of two operation numbers that run as one, in ticks.
@@ -463,7 +473,7 @@ class Instance:
     @property
     def has_instants(self) -> bool:
         """Whether operations may have zero duration."""
-        each = (self._amounts("duration", option) for option in (SPLIT_MODE, WHOLE_MODE))
+        each = (self.amounts("duration", option) for option in self._options)
         return not all(all(row) for rows in each for row in rows)
 
     @cached_property

@@ -98,7 +98,7 @@ class Pipeline(PipelineStructure):
 
     def __getstate__(self) -> dict[str, Any]:
         """What other processes need; instances and tables are large, and are built again."""
-        large = ("_instances", "partitions")
+        large = ("_instances", "_instance_costs", "partitions")
         return {name: value for name, value in vars(self).items() if name not in large}
 
     def _read_model(self) -> None:

@@ -95,10 +95,9 @@ class EventSimulation:
         """Maximum of these."""
         self.live = [0 for _ in resources]
         """Live memory of every resource, in ticks of memory."""
-        self._placed = [
-            (op_class.resource, instance.times(number), instance.changes(number))
-            for number, op_class in enumerate(instance.classes)
-        ]
+        resource = (op_class.resource for op_class in instance.classes)
+        amounts = instance.amounts("duration"), instance.amounts("change")
+        self._placed = list(zip(resource, *amounts, strict=True))
         self._followers = self._all_followers(waits)
         self._events: list[Event] | None = None
 

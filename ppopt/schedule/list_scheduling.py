@@ -187,7 +187,7 @@ class ListScheduler:
         all_codes = [instance.codes[class_id] for class_id in numbers]
         return _DeviceRows(
             stage=instance.classes[position].stage,
-            time=tuple(instance.times(class_id) for class_id in numbers),
+            time=tuple(map(instance.times, numbers)),
             change=tuple((*instance.changes(class_id), 0) for class_id in numbers),
             code=tuple(int(codes[0]) if len(codes) else ABSENT for codes in all_codes),
             sends=tuple(map(self._receiver, numbers)),
@@ -213,6 +213,7 @@ class _RuleSimulation:
         self.run = EventSimulation(self.instance)
         self.hosted, self.allocates = scheduler.triples, scheduler.allocates
         self.needs, self.transient = scheduler.needs, scheduler.transient
+        self.times = self.instance.amounts("duration")
         self.forward = [own_triples[::-1] for own_triples in self.hosted]
         self.backward = [
             [(f, b, w) for f, b, w in own_triples if b != f] for own_triples in self.hosted
@@ -312,7 +313,7 @@ class _RuleSimulation:
         if chosen < 0:
             return -1
         next_b, next_f, blocked = self._arrivals(device, now)
-        time = self.instance.times(chosen)[self.done[chosen]]
+        time = self.times[chosen][self.done[chosen]]
         lead = time * (100 - self.style.patience) // 100
         due = time if self.style.prompt else lead
         return chosen if blocked or (now + lead <= next_b and now + due <= next_f) else -1

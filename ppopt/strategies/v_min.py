@@ -86,8 +86,10 @@ class _Paced:
             instance,
             max_in_flight,
         )
-        self.classes = instance.classes
-        hosted = [filter(None, map(instance.times, class_ids)) for class_ids in instance.hosted]
+        self.classes, self.times = instance.classes, instance.amounts("duration")
+        hosted = [
+            filter(None, map(self.times.__getitem__, class_ids)) for class_ids in instance.hosted
+        ]
         work = [zip(*times, strict=True) for times in hosted]
         busiest = map(max, zip(*(map(sum, rows) for rows in work), strict=True))
         paces = [-(-time * percent // 100) for time in busiest]
@@ -136,7 +138,7 @@ class _Paced:
             return class_id
         if self.pending[device]:
             class_id = self.pending[device][0]
-            time = self.instance.times(class_id)[self.run.done[class_id]]
+            time = self.times[class_id][self.run.done[class_id]]
             if blocked or 100 * (following - now) >= PATIENCE * time:
                 self.in_flight[device] -= 1
                 return self.pending[device].popleft()

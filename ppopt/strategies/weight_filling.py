@@ -114,11 +114,8 @@ class _Filling:
     def __init__(
         self, instance: Instance, sequences: Sequences, max_in_flight: int, rule: GapRule | None
     ) -> None:
-        self.run, self.instance, self.classes = (
-            EventSimulation(instance),
-            instance,
-            instance.classes,
-        )
+        self.run, self.classes = EventSimulation(instance), instance.classes
+        self.times = instance.amounts("duration")
         self.sequences, self.max_in_flight, self.rule = sequences, max_in_flight, rule
         numbers = map(instance.class_ids, range(instance.pipeline.num_stages))
         present = [[class_id for class_id in row if self.classes[class_id].size] for row in numbers]
@@ -167,7 +164,7 @@ class _Filling:
 
     def _fits(self, rule: GapRule, device: int, arrival: int) -> bool:
         gap, weight = arrival - self.run.free[device], self.pending[device][0]
-        if 100 * gap >= rule.percent * self.instance.times(weight)[self.run.done[weight]]:
+        if 100 * gap >= rule.percent * self.times[weight][self.run.done[weight]]:
             return True
         return rule.level and gap > self.run.max_idle - self.run.idle[device]
 

@@ -257,7 +257,7 @@ def test_costs_of_all_partitions_at_once_are_those_of_each(model: Model, by_size
         times = [time for row in ticks.durations for time in row]
         assert table.durations[:, column].tolist() == times
         assert table.links[1:, column].tolist() == [*ticks.down[0], 0, *ticks.up[0], 0]
-        live = [ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(3)]
+        live = [ticks.amounts(kind)[stage][1] for kind in OpKind for stage in range(3)]
         assert table.allocates[:, column].tolist() == live
 
 

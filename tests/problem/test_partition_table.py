@@ -164,9 +164,7 @@ def test_columns_of_the_table_are_the_pipelines(pipeline: Pipeline) -> None:
         assert columns.durations[:, column].tolist() == times
         delays = [delay for way in (ticks.down, ticks.up) for delay in (*way[0], 0)]
         assert columns.links[1:, column].tolist() == delays
-        allocated = [
-            ticks.memory_amounts_alone(kind, stage)[0] for kind in OpKind for stage in range(ENDS)
-        ]
+        allocated = [ticks.amounts(kind)[stage][1] for kind in OpKind for stage in range(ENDS)]
         assert columns.allocates[:, column].tolist() == allocated
         assert columns.static[:, column].tolist() == list(ticks.static)
 

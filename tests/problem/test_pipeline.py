@@ -264,9 +264,9 @@ def test_memory_of_workspace_and_recompute() -> None:
     assert ticks.pair_time(0, OpKind.BW, 0) == 5
     assert [row[0] for row in ticks.allocates] == [1 + 3, 4 + 3, 4, 4 + 6]
     assert [row[0] for row in ticks.frees] == [3, 2 + 3, 3 + 4, 5 + 6]
-    assert ticks.memory_amounts_alone(OpKind.B, 0) == (7, 5)
+    assert ticks.amounts(OpKind.B)[0][1:3] == (7, 5)
     instant = replace(pipe, backward=1, weight=1, backward_input=0, recompute_time=0).ticks
-    assert instant.memory_amounts_alone(OpKind.B, 0) == (2, 0)
+    assert instant.amounts(OpKind.B)[0][1:3] == (2, 0)
 
 
 def test_what_chunks_and_slices_cut_of_workspace_and_recompute() -> None:

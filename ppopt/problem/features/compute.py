@@ -14,11 +14,10 @@ after X of slice q + 1.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
 from itertools import product
 
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
@@ -46,74 +45,43 @@ def add_compute(draft: InstanceDraft) -> None:
         product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
     )
     for kinds in rows:
-        modes = [
-            tuple(_mode(draft, kind, stage) for kind in kinds)
-            for stage in range(pipeline.num_stages)
-        ]
-        sizes = [draft.batches if any(own) else 0 for own in modes]
+        modes = [*zip(*(_modes(draft, kind) for kind in kinds), strict=True)]
         draft.classes += [
             OperationClass(
-                *(
-                    stage,
-                    route,
-                    slice_index,
-                    pipeline.hosts[route][stage],
-                    modes[stage],
-                    sizes[stage],
-                )
+                *(stage, route, slice_index, pipeline.hosts[route][stage], modes[stage]),
+                draft.batches if any(modes[stage]) else 0,
             )
             for route, slice_index, stage in positions
         ]
-    keys = [(row, *position) for row in range(len(rows)) for position in positions]
-    class_ids = {key: position for position, key in enumerate(keys) if draft.classes[position].size}
-    for row, route, slice_index, stage in class_ids:
-        draft.precedence += _precedence(draft, class_ids, row, (route, slice_index, stage))
-        draft.handovers += _handovers(draft, class_ids, row, (route, slice_index, stage))
+    for class_id, op_class in enumerate(draft.classes):
+        if op_class.size:
+            _connect(draft, class_id, op_class, class_id // len(positions))
 
 
-def _mode(draft: InstanceDraft, kind: OpKind | None, stage: int) -> Mode | None:
-    if kind is None or not draft.pipeline.has_operations[kind][stage]:
-        return None
-    return compute_mode(draft.costs.ticks, kind, stage, with_host=draft.all_resources)
+def _modes(draft: InstanceDraft, kind: OpKind | None) -> Sequence[Mode | None]:
+    """The mode of a kind of operation on every stage; None: the stage does not run it."""
+    pipeline = draft.pipeline
+    if kind is None:
+        return (None,) * pipeline.num_stages
+    modes = draft.costs.modes(kind, with_host=draft.all_resources)
+    return [
+        mode if exists else None
+        for mode, exists in zip(modes, pipeline.has_operations[kind], strict=True)
+    ]
 
 
-def compute_mode(ticks: Ticks, kind: OpKind, stage: int, *, with_host: bool) -> Mode:
-    """The mode of an operation; `with_host`: moves to the host are operations of their own."""
-    in_pair, _ = ticks.memory_amounts(kind, stage, with_host=with_host)
-    allocates, frees = ticks.memory_amounts_alone(kind, stage, with_host=with_host)
-    return Mode(kind, ticks.durations[kind][stage], allocates, frees, in_pair - allocates)
-
-
-ClassIds = dict[tuple[int, int, int, int], int]
-"""Id of a class that has operations, by row, route, slice and stage."""
-Position = tuple[int, int, int]
-"""Route, slice and stage."""
-
-
-def _precedence(
-    draft: InstanceDraft, class_ids: ClassIds, row: int, position: Position
-) -> Iterator[Precedence]:
-    """Operations of the same stage that an operation waits for."""
-    route, slice_index, stage = position
-    after = class_ids[row, *position]
+def _connect(draft: InstanceDraft, class_id: int, op_class: OperationClass, row: int) -> None:
+    """Add what the operations of a class wait for: on their stage, and data of the next one."""
+    pipeline, (stage, route, slice_index, *_) = draft.pipeline, op_class
+    wait, step = draft.precedence.append, 1 if row == FORWARD else -1
     if row != FORWARD:
-        yield Precedence(class_ids[row - 1, *position], after, 0)
-    earlier = slice_index - 1 if row == FORWARD else slice_index + 1
-    if row != WEIGHT and 0 <= earlier < draft.pipeline.num_slices:
-        yield Precedence(class_ids[row, route, earlier, stage], after, 0)
-
-
-def _handovers(
-    draft: InstanceDraft, class_ids: ClassIds, row: int, position: Position
-) -> Iterator[Handover]:
-    """Data that an operation gets from the previous stage, or a backward from the next one."""
-    route, slice_index, stage = position
-    ticks = draft.costs.ticks
-    source = stage - 1 if row == FORWARD else stage + 1
-    if row == WEIGHT or not 0 <= source < draft.pipeline.num_stages:
+        wait(Precedence(class_id - draft.num_positions, class_id, 0))
+    if row == WEIGHT:
         return
-    kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
-    delay = ticks.down[route][source] if row == FORWARD else ticks.up[route][stage]
-    yield Handover(
-        class_ids[row, route, slice_index, source], class_ids[row, *position], delay, kind
-    )
+    if 0 <= slice_index - step < pipeline.num_slices:
+        wait(Precedence(class_id - step * pipeline.num_stages, class_id, 0))
+    if 0 <= stage - step < pipeline.num_stages:
+        kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
+        ticks = draft.costs.ticks
+        delay = ticks.down[route][stage - 1] if row == FORWARD else ticks.up[route][stage]
+        draft.handovers.append(Handover(class_id - step, class_id, delay, kind))

@@ -56,6 +56,11 @@ class InstanceDraft:
         return numbers
 
     @property
+    def num_positions(self) -> int:
+        """Routes x slices x stages: the distance between rows of classes of compute."""
+        return self.pipeline.routes * self.pipeline.num_slices * self.pipeline.num_stages
+
+    @property
     def batches(self) -> int:
         """Microbatches of a route."""
         return self.pipeline.batches // self.pipeline.routes

@@ -9,18 +9,19 @@ class.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import cache
 
-from ppopt.problem.costs import Ticks
-from ppopt.problem.features.compute import compute_mode
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.features.offload import move_mode
+from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.kinds import RECORDS, ResourceKind
+from ppopt.problem.microbatches import Factor
 from ppopt.problem.operation import AuxiliaryKind, OpKind
 from ppopt.problem.operation_classes import Mode, OperationClass
 from ppopt.problem.traits import Trait
 
-MakeMode = Callable[[Ticks], Mode]
+MakeMode = Callable[[InstanceCosts], Mode]
 
 
 def add_microbatches(draft: InstanceDraft) -> None:
@@ -29,15 +30,19 @@ def add_microbatches(draft: InstanceDraft) -> None:
     if not costs.traits & {Trait.MICROBATCHES, Trait.UNEQUAL_SLICES}:
         return
     differ, size = Trait.MICROBATCHES in costs.traits, draft.batches
-    ticks_at = cache(costs.ticks_at)
+
+    @cache
+    def costs_at(times: Factor, memory: Factor) -> InstanceCosts:
+        return replace(costs, ticks=costs.ticks_at(times, memory))
+
     smallest = tuple(map(min, zip(*costs.factors, strict=True)))
     for class_id, op_class in enumerate(draft.classes):
         makers = [_maker(draft, op_class, mode) for mode in op_class.modes]
         if not any(makers):
             continue
         slice_factor = pipeline.slice_factor(op_class.slice)
-        smallest_ticks, *own = (
-            ticks_at(times * slice_factor, memory)
+        of_smallest, *own = (
+            costs_at(times * slice_factor, memory)
             for times, memory in (
                 smallest,
                 *costs.factors[op_class.route * size : (op_class.route + 1) * size],
@@ -45,7 +50,7 @@ def add_microbatches(draft: InstanceDraft) -> None:
         )
         each = tuple(tuple(map(make, own)) if make else () for make in makers)
         draft.classes[class_id] = op_class._replace(
-            modes=tuple(make and make(smallest_ticks) for make in makers),
+            modes=tuple(make and make(of_smallest) for make in makers),
             by_microbatch=each if differ else (),
         )
 
@@ -55,7 +60,7 @@ def _maker(draft: InstanceDraft, op_class: OperationClass, mode: Mode | None) ->
     stage, kind = op_class.stage, None if mode is None else mode.kind
     if isinstance(kind, OpKind):
         with_host = draft.all_resources
-        return lambda ticks: compute_mode(ticks, kind, stage, with_host=with_host)
+        return lambda costs: costs.modes(kind, with_host=with_host)[stage]
     if isinstance(kind, AuxiliaryKind) and RECORDS[kind].resource is ResourceKind.HOST:
-        return lambda ticks: move_mode(ticks, kind, stage)
+        return lambda costs: move_mode(costs.ticks, kind, stage)
     return None

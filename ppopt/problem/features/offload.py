@@ -31,8 +31,7 @@ def add_offload(draft: InstanceDraft) -> None:
     if not pipeline.has_offload:
         return
     shared, hosts = pipeline.host_link is HostLink.SHARED, draft.resource_ids(ResourceKind.HOST)
-    num_positions = pipeline.routes * pipeline.num_slices * pipeline.num_stages
-    for class_id in range(num_positions):
+    for class_id in range(draft.num_positions):
         forward = draft.classes[class_id]
         if not draft.costs.ticks.costs.offload_memory[forward.stage]:
             continue
@@ -45,7 +44,7 @@ def add_offload(draft: InstanceDraft) -> None:
             draft.classes.append(OperationClass(*position, resource, (mode,), forward.size))
             draft.precedence.append(Precedence(before, len(draft.classes) - 1, 0))
             before = len(draft.classes) - 1
-        draft.precedence.append(Precedence(before, class_id + num_positions, 0))
+        draft.precedence.append(Precedence(before, class_id + draft.num_positions, 0))
 
 
 def move_mode(ticks: Ticks, kind: AuxiliaryKind, stage: int) -> Mode:
