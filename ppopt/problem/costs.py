@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain, pairwise
+from itertools import chain
 from operator import add
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,7 +14,6 @@ import numpy as np
 from ppopt.problem.cost_table import (
     AUXILIARY_TIMES,
     STAGE_COSTS,
-    ZERO,
     Cost,
     StageFields,
     WorkspaceFields,
@@ -126,40 +125,6 @@ def is_matrix(values: Any) -> bool:
     return isinstance(values, tuple) and bool(values) and isinstance(values[0], tuple)
 
 
-class Links(NamedTuple):
-    """Delays of links, in the user's unit."""
-
-    stated: tuple[Fraction, ...]
-    """All delays that the user gave, also those that are between no stages."""
-    down: tuple[tuple[Fraction, ...], ...]
-    """From every stage to the next one: `down[route][stage]`; 0 on one device."""
-    up: tuple[tuple[Fraction, ...], ...]
-    """From every stage's successor back to it: `up[route][stage]`; 0 on one device, and where the
-    stage has no backward."""
-
-
-def links_of(hosts: tuple[Row, ...], down: Any, up: Any, has_backward: Sequence[bool]) -> Links:
-    """Delays between stages on `hosts[route][stage]`.
-
-    `down` and `up` are a number, one number per boundary of stages, or a matrix [from device][to
-    device]. Nothing goes up to a stage without a backward: `has_backward` has an entry per stage.
-    """
-    pairs = [tuple(pairwise(route)) for route in hosts]
-    return Links(
-        (*flat(down), *flat(up)),
-        tuple(
-            tuple(_delay(down, stage, *pair) for stage, pair in enumerate(route)) for route in pairs
-        ),
-        tuple(
-            tuple(
-                _delay(up, stage, *pair[::-1]) if has_backward[stage] else ZERO
-                for stage, pair in enumerate(route)
-            )
-            for route in pairs
-        ),
-    )
-
-
 def flat(values: Any) -> Iterator[Any]:
     """All numbers of delays, or of costs, in any form."""
     if isinstance(values, tuple):
@@ -167,16 +132,6 @@ def flat(values: Any) -> Iterator[Any]:
             yield from flat(value)
     else:
         yield values
-
-
-def _delay(delays: Any, stage: int, source: int, target: int) -> Fraction:
-    """Delay over the boundary after a stage, from one device to another."""
-    if source == target:
-        return ZERO
-    delay = delays
-    if isinstance(delays, tuple):
-        delay = delays[source][target] if isinstance(delays[0], tuple) else delays[stage]
-    return delay  # type: ignore[no-any-return]
 
 
 class Ticks(NamedTuple):

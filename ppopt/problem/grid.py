@@ -95,7 +95,7 @@ def numbers_at_speed_1(pipeline: Pipeline) -> NumbersAtSpeed1:
 
 def _of_stages(pipeline: Pipeline) -> NumbersAtSpeed1:
     """What a pipeline whose stages state their costs needs."""
-    numbers: Numbers = {Unit.TIME: [*pipeline.links.stated], Unit.MEMORY: []}
+    numbers: Numbers = {Unit.TIME: [*stated_delays(pipeline)], Unit.MEMORY: []}
     for cost in STAGE_COSTS:
         numbers[cost.unit] += flat(pipeline.costs[cost.field])
     return NumbersAtSpeed1.of(numbers, offloads=any(pipeline.costs.offload_time))

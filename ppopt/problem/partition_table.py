@@ -22,10 +22,9 @@ from ppopt.problem.costs import (
     MAX_TICKS,
     StageArrays,
     StageCosts,
-    flat,
-    links_of,
     times,
 )
+from ppopt.problem.delays import delays_of
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.first_backward import FirstBackward, in_weight
 from ppopt.problem.grid import ADDED, Grid, delays_of_cuts, of_model, sized_delays
@@ -136,17 +135,14 @@ class PartitionTable:
 
     def _delays_by_cut(self, pipeline: Pipeline) -> Ints:
         """No gradient goes back over a cut before which no layer runs a backward."""
-        stated = (pipeline.p2p, pipeline.backward_p2p)
-        if stated[1] is None:
-            stated = (pipeline.p2p, pipeline.p2p)
-        constant = links_of(pipeline.hosts, *stated, has_backward=[True] * pipeline.num_stages)
+        stated = delays_of(pipeline, self.per_unit_at_speed_1)
         cuts, hosts = len(pipeline.model) + 1, np.array(pipeline.hosts)
         apart = (hosts[:, :-1] != hosts[:, 1:])[..., None]
         table = np.zeros((2, *hosts.shape, cuts), dtype=np.int64)
         back = "p2p" if pipeline.backward_p2p is None else "backward_p2p"
-        for way, field, routes in ((0, "p2p", constant.down), (1, back, constant.up)):
+        for way, field in enumerate(("p2p", back)):
             row = self._sized.get(field)
-            each = self._in_ticks(flat(routes)).reshape(len(hosts), -1, 1)
+            each = stated[way, ..., None]
             table[way, :, :-1] = each if row is None else apart * self._in_ticks(row)
         if pipeline.model.num_forward_only_layers:
             table[1, ..., : pipeline.model.num_forward_only_layers + 1] = 0

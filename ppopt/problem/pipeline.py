@@ -24,7 +24,7 @@ from ppopt.problem import (
 )
 from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.cost_table import STAGE_COSTS, STEP_FIELDS
-from ppopt.problem.costs import Links, StageCosts, Ticks, costs_of, links_of
+from ppopt.problem.costs import StageCosts, Ticks, costs_of, times
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.first_backward import FirstBackward
 from ppopt.problem.grid import Grid, numbers_at_speed_1
@@ -461,11 +461,13 @@ class Pipeline(PipelineStructure):
         each = [costs_at(memory) for _, memory in self.factors]
         return Fraction(peak_of_1f1b(each, self.hosted[0], self.num_slices), self.grid.memory)
 
-    @cached_property
-    def links(self) -> Links:
-        """Delay between every stage and the next one, per route, both ways, in the user's unit."""
-        back = self.p2p if self.backward_p2p is None else self.backward_p2p
-        return links_of(self.hosts, self.p2p, back, self.has_operations[OpKind.B])
+    @property
+    def links(self) -> Any:
+        """Delay between every stage and the next one: [way][route][boundary], in the user's unit.
+
+        The first way is down; up is the way back.
+        """
+        return times((self.ticks.down, self.ticks.up), Fraction(1, self.grid.time))
 
     @cached_property
     def _finest_grid(self) -> Grid:

@@ -14,8 +14,10 @@ from ppopt.problem import exact
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.costs import MAX_TICKS, StageArrays, StageCosts, Ticks, by_kind, is_matrix
+from ppopt.problem.delays import delays_of
 from ppopt.problem.distinct import map_distinct
 from ppopt.problem.grid import Grid
+from ppopt.problem.operation import OpKind
 from ppopt.problem.units import Unit
 
 if TYPE_CHECKING:
@@ -85,7 +87,8 @@ class StageRow(NamedTuple):
             for cost in STAGE_COSTS
             if costs[cost.field]
         }
-        delays = _scaled((pipeline.links.down, pipeline.links.up), per_unit[Unit.TIME])
+        delays = delays_of(pipeline, per_unit[Unit.TIME])
+        delays[1] *= np.array(pipeline.has_operations[OpKind.B])[:-1]
         return cls(rows, delays, devices)
 
     def ticks(self, pipeline: Pipeline) -> Ticks:

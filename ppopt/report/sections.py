@@ -184,7 +184,7 @@ def _details(report: ScheduleReport, pipeline: Pipeline) -> str:
     lines.append(f"Peak {memory} of devices 0, 1, ...: {_listed(report.peak_memory or ())}")
     if report.mem_limit is not None:
         lines.append(f"Limit of {memory} of devices 0, 1, ...: {_listed(report.mem_limit)}")
-    down, up = (_span(rows, pipeline) for rows in (pipeline.links.down, pipeline.links.up))
+    down, up = (_span(rows, pipeline) for rows in pipeline.links)
     lines.append(f"Time between devices: {down}" + (f", back {up}" if up != down else ""))
     speeds = pipeline.device_speed
     lists: dict[str, Sequence[float | Fraction] | None] = {

@@ -78,7 +78,7 @@ def _assert_same_problem(actual: Schedule, expected: Schedule) -> None:
     costs = [cost for cost in STAGE_COSTS if _differing(cost, old_pipeline, new_pipeline)]
     text = "; ".join(_in_cost(cost, old_pipeline, new_pipeline) for cost in costs)
     _require(not costs, f"the pipelines differ in {text}")
-    links = [(pipeline.links.down, pipeline.links.up) for pipeline in (new_pipeline, old_pipeline)]
+    links = [pipeline.links for pipeline in (new_pipeline, old_pipeline)]
     delays = ("p2p", "backward_p2p")
     _require(links[0] == links[1], _differing_fields(delays, old_pipeline, new_pipeline))
     chosen = all(isinstance(pipeline.order, tuple) for pipeline in (new_pipeline, old_pipeline))

@@ -119,7 +119,7 @@ def test_several_losses_divide_the_head() -> None:
     assert costs.static[2:] == costs.static[3:] * 2 == (100, 100)
     assert costs.gradient_sync[2:] == (3, 3)
     assert costs.forward_workspace[2:] == (9, 9)
-    assert pipeline.links.down[0] == (1, 3, 1), "one state, three with the modules', one remains"
+    assert pipeline.links[0][0] == (1, 3, 1), "one state, three with the modules', one remains"
 
 
 def test_the_losses_of_one_stage_are_the_head() -> None:

@@ -47,34 +47,34 @@ def linked(**more: Any) -> Pipeline:
 )
 def test_the_delay_is_of_the_layer_before_the_cut(counts: Any, delays: Any) -> None:
     pipeline = linked(partition=counts)
-    assert pipeline.links.down == pipeline.links.up == (delays,)
+    assert pipeline.links == ((delays,), (delays,))
     assert pipeline.ticks.down == ((delays[0] * pipeline.ticks.per_unit,),)
     assert replace(linked(partition=(1, 3)), partition=counts) == pipeline
 
 
 def test_there_is_none_on_one_device() -> None:
     pipeline = linked(placement=(0, 1, 1, 0), partition=(1, 1, 1, 1))
-    assert pipeline.links.down == ((Fraction(3, 2), 0, 3),)
+    assert pipeline.links[0] == ((Fraction(3, 2), 0, 3),)
 
 
 def test_the_way_back_has_its_own_link_or_time() -> None:
     """Sizes are the same both ways; the way back takes the latency of the way there."""
     back = linked(partition=(3, 1), link={**LINK, "backward": {"bandwidth": 2}})
-    assert (back.links.down, back.links.up) == (((3,),), ((5,),))
+    assert back.links == (((3,),), ((5,),))
     timed = linked(partition=(3, 1), backward_p2p="0.5")
-    assert (timed.links.down, timed.links.up) == (((3,),), ((Fraction(1, 2),),))
-    assert replace(back, partition=(1, 3)).links.up == ((2,),)
+    assert timed.links == (((3,),), ((Fraction(1, 2),),))
+    assert replace(back, partition=(1, 3)).links[1] == ((2,),)
 
 
 def test_a_slice_hands_on_its_part() -> None:
-    assert linked(partition=(3, 1), slices=2).links.down == ((2,),)
+    assert linked(partition=(3, 1), slices=2).links[0] == ((2,),)
 
 
 def test_units_are_converted_exactly() -> None:
     """64 MiB at 50 GB/s: 67108864 / 50000000 ms; 10 us are 0.01 ms; in us the same ticks."""
     pipeline = pipeline_of(parse_config(WITH_UNITS, ".yaml", "") | {"partition": [1, 2]})
     expected = Fraction(67108864, 50000000) + Fraction(1, 100)
-    assert pipeline.links.down == ((expected,),)
+    assert pipeline.links[0] == ((expected,),)
     text = replace(pipeline, link="latency=10us,bandwidth=50GB/s")
     assert text == pipeline
     slow = replace(pipeline, link={"latency": "0.01ms", "bandwidth": "50000MB/s"})

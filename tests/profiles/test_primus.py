@@ -91,7 +91,7 @@ def test_a_perfect_step_is_read_back(schedule: Schedule, numbered: bool, tmp_pat
     assert read == {
         (row.op, *(round(time * 10**6 / per_ms) for time in (row.start, row.end))) for row in rows
     }
-    assert run.uncertainty == pytest.approx(10**6 * float(schedule.pipeline.links.down[0][0]))
+    assert run.uncertainty == pytest.approx(10**6 * float(schedule.pipeline.links[0][0][0]))
     assert run.reserved == (3.5, 2.5) and run.left_out is None
 
 

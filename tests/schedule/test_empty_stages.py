@@ -130,7 +130,7 @@ def test_an_empty_stage_hands_on_what_it_gets() -> None:
         devices=4, batches=1, partition="E||t*4|L", link={"latency": 2, "bandwidth": 1}
     )
     assert pipeline.counts == (1, 0, 4, 1)
-    assert pipeline.links.down == ((5, 5, 4),)
+    assert pipeline.links[0] == ((5, 5, 4),)
     forward = 2 + 5 + 0 + 5 + 12 + 4 + 1
     backward = 2 * (1 + 12 + 2) + 4 + 5 + 5
     schedule = ppopt.evaluate(pipeline, "1f1b")
@@ -225,7 +225,7 @@ def test_an_empty_stage_is_frozen_where_all_before_it_is(
     pipeline = model.pipeline(devices=4, batches=2, partition=counts, p2p=1)
     assert pipeline.frozen_stages == stages
     first = stages.index(False)
-    assert pipeline.links.up == (tuple(Fraction(stage >= first) for stage in range(3)),)
+    assert pipeline.links[1] == (tuple(Fraction(stage >= first) for stage in range(3)),)
     schedule = ppopt.evaluate(pipeline, "1f1b")
     assert ppopt.verify(schedule) == []
     assert schedule_json.loads(schedule_json.dumps(schedule), "it")[0] == schedule

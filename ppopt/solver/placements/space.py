@@ -25,8 +25,9 @@ from ppopt.cancellation import over
 from ppopt.errors import NotApplicableError
 from ppopt.problem import exact, partition, placement
 from ppopt.problem.arrays import Ints
-from ppopt.problem.costs import Ticks
+from ppopt.problem.costs import Ticks, is_matrix
 from ppopt.problem.decisions import Decisions
+from ppopt.problem.delays import delay_arrays
 from ppopt.problem.objective import Objective
 from ppopt.problem.operation import OpKind
 from ppopt.problem.pipeline import Pipeline
@@ -101,24 +102,14 @@ class PlacementSpace:
             return False
         return all((matrix[np.ix_(order, order)] == matrix).all() for matrix in self._matrices)
 
+    @property
+    def _delay_arrays(self) -> tuple[Any, Any]:
+        return delay_arrays(self._base, self._base.grid.time)
+
     @cached_property
     def _matrices(self) -> list[Ints]:
         """Delays that depend on the devices: [from device, to device]."""
-        delays = (self._base.p2p, self._base.backward_p2p)
-        return [
-            self._in_ticks(matrix) for matrix in delays if matrix is not None and _is_matrix(matrix)
-        ]
-
-    def _in_ticks(self, delays: Any) -> Ints:
-        """A number, a list or a matrix of delays as an array."""
-        per_unit = self._base.grid.time
-        if not isinstance(delays, tuple):
-            return np.array(int(delays * per_unit))
-        rows = [row if isinstance(row, tuple) else (row,) for row in delays]
-        matrix = np.array(
-            [[int(delay * per_unit) for delay in row] for row in rows], dtype=np.int64
-        )
-        return matrix if _is_matrix(delays) else matrix[:, 0]
+        return [delays[0] for delays in self._delay_arrays if delays.shape[2] > 1]
 
     def representative(self, hosts: Sequence[int]) -> Hosts:
         """The canonical representative: interchangeable devices are first used in order."""
@@ -242,13 +233,11 @@ class PlacementSpace:
     @cached_property
     def _delays(self) -> Ints:
         """Delay after a stage, down and up: [way, stage, device before, device after]."""
-        back = self._base.p2p if self._base.backward_p2p is None else self._base.backward_p2p
-        down, up = self._in_ticks(self._base.p2p), self._in_ticks(back)
         size = self.num_devices
-        ways = [way[:, None, None] if way.ndim == 1 else way for way in (down, up.T)]
         shape = (self.num_stages - 1, size, size)
         apart = ~np.eye(size, dtype=bool)
-        delays = np.stack([np.broadcast_to(way, shape) * apart for way in ways])
+        ways = (np.broadcast_to(way, shape) * apart for way in self._delay_arrays)
+        delays = np.stack([*ways]).astype(np.int64)
         delays[1] *= np.array(self._base.has_operations[OpKind.B])[:-1, None, None]
         return delays
 
@@ -471,7 +460,7 @@ def _min_capacity_time(work: list[int], rates: list[int], fastest: int) -> int:
 
 def _min_delay(delays: Any) -> Any:
     """Delays; a list with one delay per stage boundary is replaced by its minimum."""
-    listed = isinstance(delays, tuple) and not _is_matrix(delays)
+    listed = isinstance(delays, tuple) and not is_matrix(delays)
     return min(delays, default=0) if listed else delays
 
 
@@ -488,11 +477,6 @@ def _min_times(ticks: Ticks, table: Ints) -> Ints:
         minima[kind] = np.minimum(table[kind], times.min(axis=0))
     minima[OpKind.F] = np.minimum(table[OpKind.F], times.min(axis=1))
     return minima
-
-
-def _is_matrix(delays: Any) -> bool:
-    """Whether delays depend on the devices."""
-    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def _before(times: Ints, delays: Ints) -> Ints:
