@@ -14,9 +14,6 @@ BW allocates this peak minus what F retains at its start, and frees both at its 
 
 from __future__ import annotations
 
-from fractions import Fraction
-from typing import NamedTuple
-
 from ppopt.problem.named_enum import NamedEnum
 
 
@@ -27,30 +24,3 @@ class RecomputeUnit(NamedEnum):
     """One layer; each is freed when its backward ends."""
     STAGE = "stage"
     """All layers of the stage; they are freed together when BW ends."""
-
-
-class BackwardPeak(NamedTuple):
-    """Memory of consecutive layers for one microbatch, in the user's unit."""
-
-    retained: Fraction = Fraction(0)
-    """Activation that F retains, of all layers."""
-    peak: Fraction = Fraction(0)
-    """Largest live memory while BW runs; `retained` or more."""
-
-    def then(
-        self, retained: Fraction, activation: Fraction, workspace: Fraction, count: int = 1
-    ) -> BackwardPeak:
-        """The same layers, followed by `count` equal ones, of which F retains `retained` each.
-
-        Of the equal layers, the last one has the largest live memory while it runs.
-        """
-        if not count:
-            return self
-        during = self.retained + (count - 1) * retained + activation + workspace
-        total = self.retained + count * retained
-        return BackwardPeak(total, max(self.peak, total, during))
-
-    @property
-    def allocated(self) -> Fraction:
-        """Memory that BW allocates at its start."""
-        return self.peak - self.retained

@@ -406,11 +406,6 @@ def _sum(numbers: Iterable[Any]) -> Fraction:
     return sum(numbers, Fraction(0))
 
 
-def activation_of(layers: Iterable[Layer]) -> Fraction:
-    """Activation of some layers without recompute."""
-    return _sum(layer.activation for layer in layers)
-
-
 def runs_of(layers: Iterable[Layer]) -> list[Layer]:
     """Layers with equal neighbours joined into one layer with a count, as `Layers` expands them."""
     runs = ((layer, sum(equal.count for equal in same)) for layer, same in groupby(layers))

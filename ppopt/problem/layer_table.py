@@ -7,7 +7,7 @@ shape: an entry stands for the layers `low` to `high` - 1; a run may be empty.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -25,6 +25,7 @@ from ppopt.problem.operation import OpKind
 
 if TYPE_CHECKING:
     from ppopt.problem.layer import Layer
+    from ppopt.problem.layer_options import LayerOption
     from ppopt.problem.layers import Layers
 
 PASSING = "passing"
@@ -125,10 +126,14 @@ class LayerTable:
         rows["recompute_memory"], rows["workspace"] = allocated - rows[field], none
         return rows
 
-    def ticks_of_option(self, costs: Sequence[Fraction]) -> list[int]:
-        """The costs of an option (`ppopt.problem.layer_options`) of a layer or a stage in ticks."""
+    def ticks_of_option(self, option: LayerOption) -> list[int]:
+        """The costs of an option of a layer in ticks."""
         units = (self.per_unit["recompute_time"],) * 2 + (self.per_unit["kept"],) * 4
-        return [int(cost * unit) for cost, unit in zip(costs, units, strict=True)]
+        return [int(cost * unit) for cost, unit in zip(option.costs, units, strict=True)]
+
+    def activation_of(self, layer: Layer) -> int:
+        """Activation of a layer without recompute, in ticks."""
+        return int(layer.activation * self.per_unit["activation"])
 
     def total(self, field: str) -> int:
         """Upper bound on the sum of a cost over all layers, whatever they recompute."""

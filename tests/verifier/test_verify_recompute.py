@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -16,7 +16,6 @@ from ppopt.errors import VerificationError
 from ppopt.formats.schedule_json import dumps, loads
 from ppopt.problem import costs
 from ppopt.problem.arrays import Ints
-from ppopt.problem.backward_memory import BackwardPeak
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.operation import OpKind
 from ppopt.strategies import schedules
@@ -77,6 +76,20 @@ def test_stages_by_hand_are_one_layer_or_state_what_bw_allocates() -> None:
     stated = replace(pipe, recompute_memory=20)
     assert allocated_by_whole_backward(stated, Fraction(1)) == [20 + 3]
     assert ppopt.evaluate(stated, "1f1b").peak_memory == (4 + 20 + 3,)
+
+
+class BackwardPeak(NamedTuple):
+    """Memory of consecutive layers for one microbatch."""
+
+    retained: Fraction = Fraction(0)
+    """Activation that F retains, of all layers."""
+    peak: Fraction = Fraction(0)
+    """Largest live memory while BW runs; `retained` or more."""
+
+    @property
+    def allocated(self) -> Fraction:
+        """Memory that BW allocates at its start."""
+        return self.peak - self.retained
 
 
 Rule13 = Callable[[BackwardPeak, Fraction, Fraction, Fraction, int], BackwardPeak]

@@ -25,11 +25,11 @@ from typing import NamedTuple
 import numpy as np
 
 from ppopt.cancellation import over
-from ppopt.problem.backward_memory import BackwardPeak, RecomputeUnit
-from ppopt.problem.cost_table import ZERO
+from ppopt.problem.arrays import Ints
+from ppopt.problem.backward_memory import RecomputeUnit
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.distinct import distinct, map_distinct
-from ppopt.problem.layer import Layer, activation_of
+from ppopt.problem.layer import Layer
 from ppopt.problem.layer_options import LayerOption, convex_hull, option_of, options_of
 from ppopt.problem.layer_table import LayerTable
 from ppopt.problem.modules import Chosen
@@ -244,17 +244,16 @@ def stage_options(
 
     None if there are too many to enumerate; `timed`: or if time is up.
     """
-    at_once, memory = table.recompute_unit is RecomputeUnit.STAGE, table.per_unit["kept"]
-    whole = int(activation_of(layers) * memory) if at_once else 0
+    at_once = table.recompute_unit is RecomputeUnit.STAGE
+    whole = sum(map_distinct(table.activation_of, layers)) if at_once else 0
     front, runs = OptionFront(at_once=at_once), []
     costs_of = {
-        id(layer): (int(layer.activation * memory), _of_layer(layer, table, decisions))
+        id(layer): (table.activation_of(layer), _of_layer(layer, table, decisions))
         for layer in distinct(layers)
     }
     of_layers = (costs_of[id(layer)] for layer in layers)
     for (activation, own), equal in groupby(of_layers):
-        ticks = np.array([table.ticks_of_option(option.costs) for option in own])
-        run = Run.of(ticks, activation, len([*equal]), at_once=at_once)
+        run = Run.of(_in_ticks(own, table), activation, len([*equal]), at_once=at_once)
         extended = None if run is None or (timed and over()) else front.followed_by(run.costs)
         if run is None or extended is None:
             return None
@@ -305,7 +304,7 @@ def greedy_options(layers: Sequence[Layer], table: LayerTable, decisions: Decisi
     """
     chains = [_greedy_steps(layers, table, decision) for decision in decisions]
     first, last = chains[0][0], chains[0][-1]
-    minima = [_minima(layer, decisions) for layer in layers]
+    minima = map_distinct(lambda layer: _minima(layer, decisions), layers)
     floor = _option_of(layers, minima, table)
     if len(chains) == 1:
         relaxed = [
@@ -367,14 +366,19 @@ def _option_of(
     layers: Sequence[Layer], chosen: Sequence[LayerOption], table: LayerTable
 ) -> StageOption:
     """Option of a stage whose layers have these options."""
-    sums = (sum((own.costs[cost] for own in chosen), ZERO) for cost in range(4))
-    workspace = max((own.input_workspace for own in chosen), default=ZERO)
-    peak = BackwardPeak()
-    for layer, own in zip(layers, chosen, strict=True):
-        peak = peak.then(own.retained, layer.activation, own.backward_workspace)
-    largest = peak.peak
+    time, moving, stashed, resident, workspace, during = _in_ticks(chosen, table).T
+    activation = np.array(map_distinct(table.activation_of, layers), dtype=np.int64)
     if table.recompute_unit is RecomputeUnit.STAGE:
-        at_once = max((own.backward_workspace for own in chosen), default=ZERO)
-        largest = activation_of(layers) + at_once
-    costs = table.ticks_of_option((*sums, workspace, largest))
+        peak = activation.sum() + during.max(initial=0)
+    else:
+        live = stashed.cumsum() - stashed + activation + during
+        peak = max(stashed.sum(), live.max(initial=0))
+    sums = (row.sum() for row in (time, moving, stashed, resident))
+    costs = map(int, (*sums, workspace.max(initial=0), peak))
     return StageOption._make((*costs, *_choices(chosen)))
+
+
+def _in_ticks(options: Sequence[LayerOption], table: LayerTable) -> Ints:
+    """Costs of options of layers: `[option, cost]`."""
+    rows = map_distinct(table.ticks_of_option, options)
+    return np.array(rows, dtype=np.int64).reshape(-1, NUM_COSTS)
