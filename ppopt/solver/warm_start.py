@@ -9,9 +9,10 @@ scheduling follows it as closely as the limit allows (`ppopt.solver.heuristics.r
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from math import inf
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt.cancellation import scope
 from ppopt.errors import InputError
@@ -167,18 +168,19 @@ def _on(problem: Problem, schedule: Schedule) -> tuple[Schedule, list[str]]:
 
 
 def _times(pipeline: Pipeline) -> object:
-    """Data that the starts of a schedule depend on: operations, tick, times of stages, all lags."""
+    """Data that the starts of a schedule depend on: operations, ticks, times on devices, lags."""
     lags = Instance.of(pipeline, BackwardKind.MIXED).flow.lag.tolist()
     rules = pipeline.link_mode, pipeline.host_link, pipeline.optimizer_barrier
-    operations = any(pipeline.costs.unshard_memory), pipeline.frozen_stages
-    costs = _costs(pipeline, Unit.TIME), pipeline.factors, pipeline.slice_times
-    return pipeline.ticks.per_unit, costs, lags, rules, operations
+    costs = pipeline.ticks.costs
+    operations = any(costs.unshard_memory), pipeline.frozen_stages
+    times = _of_unit(costs, Unit.TIME), pipeline.factors, pipeline.slice_times
+    return pipeline.grid.time, times, lags, rules, operations
 
 
 def _memory(pipeline: Pipeline) -> object:
     """Data that the memory of a schedule depends on."""
-    return _costs(pipeline, Unit.MEMORY), [memory for _, memory in pipeline.factors]
+    return _of_unit(pipeline.costs, Unit.MEMORY), [memory for _, memory in pipeline.factors]
 
 
-def _costs(pipeline: Pipeline, unit: Unit) -> list[object]:
-    return [pipeline.costs[cost.field] for cost in STAGE_COSTS if cost.unit is unit]
+def _of_unit(costs: Mapping[str, Any], unit: Unit) -> list[object]:
+    return [costs[cost.field] for cost in STAGE_COSTS if cost.unit is unit]

@@ -128,6 +128,14 @@ def test_other_times_keep_the_order() -> None:
     assert result.hint.notes == (hints.RETIMED,)
 
 
+def test_other_speeds_of_devices_change_the_times() -> None:
+    """Both pipelines have the same ticks and costs at speed 1; 1F1B takes 6.5 and 7.5."""
+    before, after = (Pipeline(stages=2, batches=2, device_speed=pair) for pair in ([1, 2], [2, 1]))
+    result = solve(after, backward_kind="whole", hint=evaluate(before, "1f1b"), workers=1)
+    assert result.hint is not None and result.hint.notes == (hints.RETIMED,)
+    assert result.hint.value == evaluate(after, "1f1b").makespan
+
+
 @pytest.mark.usefixtures("alone")
 def test_other_memory_is_that_of_the_search() -> None:
     heavy = replace(UNIT, activation=3, mem_limit=12)
