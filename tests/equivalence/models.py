@@ -98,7 +98,7 @@ def _window(pipeline: Any, options: Fields) -> list[str]:
     with recorded_models() as models:
         for first, after in WINDOWS:
             ends = (index * network.size // 4 for index in (first, after))
-            window.Window(window.TopologicalOrder(current), *ends).reoptimise(_short())
+            window.Window(current, *ends).reoptimise(_short())
     return models
 
 

@@ -23,7 +23,7 @@ from ppopt.problem.resources import Resource
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.moves import State, Swap
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
+from ppopt.solver.heuristics.window import SemiActiveSchedule, Window
 from tests.factories.streams import LINK_MODES, append_all
 from tests.oracles.streams_exhaustive import least_makespan
 from tests.solver.test_stream_search import tiny
@@ -78,8 +78,7 @@ def test_a_window_over_all_operations_and_transfers_is_the_whole_problem(link_mo
             continue
         network = OperationNetwork(Problem(pipeline, Objective.MAKESPAN, kind))
         current = SemiActiveSchedule.of(network, network.starts(schedule))
-        whole_order = TopologicalOrder(current)
-        outcome = Window(whole_order, 0, network.size).reoptimise(LIMITS)
+        outcome = Window(current, 0, network.size).reoptimise(LIMITS)
         assert outcome.complete
         best = current if outcome.order is None else current.changed(outcome.order, outcome.flips)
         assert best.value == least_makespan(pipeline, whole=whole)

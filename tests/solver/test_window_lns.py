@@ -19,7 +19,7 @@ from ppopt.solver.bounds import device_bounds
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.critical_swaps import CriticalSwaps
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
+from ppopt.solver.heuristics.window import SemiActiveSchedule, Window
 from ppopt.solver.heuristics.window_lns import WindowLNS, WindowSearch
 from ppopt.solver.portfolio import PROVING, left_out_when_improving
 from ppopt.solver.result import Status
@@ -64,7 +64,7 @@ def settled(network: OperationNetwork) -> list[int]:
 
 
 def upright(network: OperationNetwork, start: list[int], first: int, after: int) -> Window:
-    return Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)
+    return Window(SemiActiveSchedule(network, start), first, after)
 
 
 def test_a_window_over_all_operations_is_the_whole_problem() -> None:
@@ -93,13 +93,13 @@ def test_with_fixed_modes_a_window_of_a_mixed_problem_is_that_of_one_kind() -> N
         problem = network.problem
         schedule = network.schedule(alone(network))
         mixed = OperationNetwork(replace(problem, backward_kind=BackwardKind.MIXED))
-        whole = TopologicalOrder(SemiActiveSchedule.of(mixed, mixed.starts(schedule)))
-        cut = Window(whole, 0, mixed.size, fixed_modes=True)
+        current = SemiActiveSchedule.of(mixed, mixed.starts(schedule))
+        cut = Window(current, 0, mixed.size, fixed_modes=True)
         outcome = cut.reoptimise(LIMITS)
         assert outcome.complete and not outcome.flips
         best = exhaustive.best(problem.pipeline, fused=problem.fused, objective="makespan")
-        order = whole.order if outcome.order is None else outcome.order
-        assert whole.schedule.changed(order, ()).value == best
+        order = current.order if outcome.order is None else outcome.order
+        assert current.changed(order, ()).value == best
         bettered += outcome.order is not None
     assert bettered > 4
 
@@ -112,12 +112,12 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         start = settled(network)
         value = network.value(start)
         first, after = sorted(rng.sample(range(network.size + 1), 2))
-        cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, after)
+        cut = Window(SemiActiveSchedule(network, start), first, after)
         outcome = cut.reoptimise(LIMITS)
         if outcome.order is None:
             continue
         bettered += 1
-        order = list(cut.whole.order)
+        order = list(cut.schedule.order)
         order[first:after] = outcome.order
         schedule = network.schedule(earliest_starts(network, order))
         assert verify(schedule) == []
@@ -133,9 +133,7 @@ def test_windows_are_joined_with_changes_around_them_within_limits() -> None:
         current = SemiActiveSchedule.of(network, alone(network))
         for _ in range(6):
             middle = rng.randrange(1, network.size)
-            windows = [
-                Window(current.whole, *ends) for ends in ((0, middle), (middle, network.size))
-            ]
+            windows = [Window(current, *ends) for ends in ((0, middle), (middle, network.size))]
             rng.shuffle(windows)
             first = joined(current, windows[0])
             second = joined(first, windows[1])
@@ -172,8 +170,8 @@ def test_what_a_window_says_without_a_model_holds_for_all_its_orders() -> None:
         start, size = settled(network), rng.randint(2, min(6, network.size))
         value = network.value(start)
         first = rng.randrange(network.size - size + 1)
-        cut = Window(TopologicalOrder(SemiActiveSchedule(network, start)), first, first + size)
-        order = list(cut.whole.order)
+        cut = Window(SemiActiveSchedule(network, start), first, first + size)
+        order = list(cut.schedule.order)
         without_gain += cut.cannot_improve
         for inside in permutations(cut.inside):
             order[first : first + size] = inside

@@ -15,7 +15,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.heuristics.operation_network import OperationNetwork
-from ppopt.solver.heuristics.window import SemiActiveSchedule, TopologicalOrder, Window
+from ppopt.solver.heuristics.window import SemiActiveSchedule, Window
 from ppopt.solver.parameters import RoundParams, SolveParams
 from tests.factories.instances import mixed_cases
 from tests.factories.schedules import build
@@ -57,9 +57,9 @@ def reordered(window: Window) -> SemiActiveSchedule | None:
     outcome = window.reoptimise(LIMITS)
     if outcome.order is None:
         return None
-    order = list(window.whole.order)
+    order = list(window.schedule.order)
     order[window.first : window.after] = outcome.order
-    return window.whole.schedule.changed(order, outcome.flips)
+    return window.schedule.changed(order, outcome.flips)
 
 
 def test_a_network_keeps_the_schedule() -> None:
@@ -92,15 +92,13 @@ def test_a_window_over_all_operations_is_the_whole_problem() -> None:
     for schedule in schedules(82, 30, 12):
         best = exhaustive.best_mixed(schedule.pipeline, objective="makespan")
         current = settled(schedule)
-        whole = TopologicalOrder(current)
-        order = reordered(Window(whole, 0, current.network.size))
+        order = reordered(Window(current, 0, current.network.size))
         if order is None:
             assert current.value == best
             continue
         improved += 1
         assert order.value == best
-        whole = TopologicalOrder(order)
-        assert reordered(Window(whole, 0, order.network.size)) is None
+        assert reordered(Window(order, 0, order.network.size)) is None
     assert improved > 4
 
 
@@ -114,11 +112,10 @@ def test_a_window_of_one_backward_splits_it_where_that_is_shorter(
     """
     pipeline = Pipeline(stages=2, batches=1, forward=1, backward_input=1, weight=5, backward=6)
     current = settled(evaluate(pipeline, "1f1b"))
-    whole = TopologicalOrder(current)
     backward, weight = (row * current.network.choices + slot for row in (1, 2))
-    first = whole.position[backward]
-    assert whole.position[weight] == first + 1
-    order = reordered(Window(whole, first, first + 2))
+    first = current.position[backward]
+    assert current.position[weight] == first + 1
+    order = reordered(Window(current, first, first + 2))
     assert (order and order.value) == value
     assert order is None or timed(order).metrics.makespan_ticks == value
 
@@ -129,7 +126,7 @@ def test_what_windows_find_is_valid_within_limits_and_better() -> None:
         current = settled(schedule)
         size = current.network.size
         first, after = rng.randrange(size // 2), size - rng.randrange(size // 2)
-        window = Window(TopologicalOrder(current), first, after)
+        window = Window(current, first, after)
         order = reordered(window)
         if order is None:
             continue

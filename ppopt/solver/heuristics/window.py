@@ -95,9 +95,17 @@ class SemiActiveSchedule:
         return sorted([*network.absent, *network.present], key=self.start.__getitem__)
 
     @cached_property
-    def whole(self) -> TopologicalOrder:
-        """The order from which windows are cut."""
-        return TopologicalOrder(self)
+    def position(self) -> list[int]:
+        """Index of every operation in the order."""
+        positions = [0] * len(self.order)
+        for index, op in enumerate(self.order):
+            positions[op] = index
+        return positions
+
+    @cached_property
+    def rows(self) -> list[list[int]]:
+        """Indices in the order of every resource's operations, ascending."""
+        return [[self.position[op] for op in sequence] for sequence in self.by_resource]
 
     @cached_property
     def by_resource(self) -> list[list[int]]:
@@ -118,7 +126,7 @@ class SemiActiveSchedule:
 
     @cached_property
     def critical(self) -> tuple[Ints, Ints]:
-        """First and second of every two consecutive operations on a critical path.
+        """Indices in the order of every two consecutive operations on a critical path.
 
         -1 precedes the first operation of a path; the number of operations follows the last.
         """
@@ -139,9 +147,10 @@ class SemiActiveSchedule:
         apart[: len(flow.lag)] += flow.lag
         tight = start[first] + apart + tails[second] == self.value
         begins = ops[(start[ops] == 0) & (tails[ops] == self.value)]
+        index = np.array([*self.position, len(ops)], dtype=np.int64)
         return (
-            np.concatenate([first[tight], np.full_like(begins, -1)]),
-            np.concatenate([second[tight], begins]),
+            np.append(index[first[tight]], np.full_like(begins, -1)),
+            index[np.append(second[tight], begins)],
         )
 
     @cached_property
@@ -161,42 +170,10 @@ class SemiActiveSchedule:
 
 
 @dataclass(frozen=True)
-class TopologicalOrder:
-    """The topological order of all operations by start, from which windows are cut."""
-
-    schedule: SemiActiveSchedule
-
-    @property
-    def order(self) -> list[int]:
-        """All operations by start."""
-        return self.schedule.order
-
-    @cached_property
-    def position(self) -> list[int]:
-        """Index of every operation in the order."""
-        positions = [0] * len(self.order)
-        for index, op in enumerate(self.order):
-            positions[op] = index
-        return positions
-
-    @cached_property
-    def critical(self) -> tuple[Ints, Ints]:
-        """Indices of the first and of the second operation of every critical pair."""
-        positions = np.array([*self.position, len(self.order), -1], dtype=np.int64)
-        first, second = self.schedule.critical
-        return positions[first], positions[second]
-
-    @cached_property
-    def rows(self) -> list[list[int]]:
-        """Indices of every resource's operations, ascending."""
-        return [[self.position[op] for op in sequence] for sequence in self.schedule.by_resource]
-
-
-@dataclass(frozen=True)
 class Window:
     """Consecutive operations of an order, and how the operations around them constrain them."""
 
-    whole: TopologicalOrder
+    schedule: SemiActiveSchedule
     first: int
     after: int
     """Index after the last operation: the window has the indices first .. after - 1 of the order.
@@ -207,25 +184,26 @@ class Window:
     @cached_property
     def inside(self) -> list[int]:
         """Operations of the window, in order."""
-        return self.whole.order[self.first : self.after]
+        return self.schedule.order[self.first : self.after]
 
     @cached_property
     def by_resource(self) -> list[list[int]]:
         """Operations of the window on every resource, in order."""
-        rows = zip(self.whole.schedule.by_resource, self._ends, strict=True)
+        rows = zip(self.schedule.by_resource, self._ends, strict=True)
         return [sequence[low:high] for sequence, (low, high) in rows]
 
     @cached_property
     def _ends(self) -> list[tuple[int, int]]:
         """Per resource: number of its operations before the start and the end of the window."""
         return [
-            (bisect_left(row, self.first), bisect_left(row, self.after)) for row in self.whole.rows
+            (bisect_left(row, self.first), bisect_left(row, self.after))
+            for row in self.schedule.rows
         ]
 
     @cached_property
     def free(self) -> list[int]:
         """Time at which every resource has ended the operations before the window."""
-        schedule = self.whole.schedule
+        schedule = self.schedule
         lasts = [
             sequence[low - 1] if low else None
             for sequence, (low, _) in zip(schedule.by_resource, self._ends, strict=True)
@@ -235,7 +213,7 @@ class Window:
     @cached_property
     def following(self) -> list[int]:
         """Longest path to the end from every resource's first operation after the window."""
-        schedule = self.whole.schedule
+        schedule = self.schedule
         return [
             schedule.tails[sequence[high]] if high < len(sequence) else 0
             for sequence, (_, high) in zip(schedule.by_resource, self._ends, strict=True)
@@ -243,18 +221,18 @@ class Window:
 
     def begun(self, op: int) -> bool:
         """Whether an operation lies before the window."""
-        return self.whole.position[op] < self.first
+        return self.schedule.position[op] < self.first
 
     def later(self, op: int) -> bool:
         """Whether an operation lies after the window."""
-        return self.whole.position[op] >= self.after
+        return self.schedule.position[op] >= self.after
 
     @cached_property
     def choices(self) -> dict[int, int]:
         """Mode choices of operations that may have another mode in the window."""
         if self.fixed_modes:
             return {}
-        return self.whole.schedule.network.open_choices(self.inside)
+        return self.schedule.network.open_choices(self.inside)
 
     @cached_property
     def tasks(self) -> dict[int, Task]:
@@ -262,7 +240,7 @@ class Window:
         return {op: self._task(op) for op in self.inside}
 
     def _task(self, op: int) -> Task:
-        network, max_value = self.whole.schedule.network, self.whole.schedule.value - 1
+        network, max_value = self.schedule.network, self.schedule.value - 1
         choice = self.choices.get(op)
         modes: tuple[TaskMode, ...] = (TaskMode(op, network.time[op]),)
         if choice is not None:
@@ -276,7 +254,7 @@ class Window:
     @cached_property
     def min_times(self) -> dict[int, int]:
         """Minimum time of every operation, over the modes that it may have."""
-        network, choices = self.whole.schedule.network, self.choices
+        network, choices = self.schedule.network, self.choices
         return {
             op: min(time or 0 for time in network.table.times(op))
             if op in choices
@@ -287,7 +265,7 @@ class Window:
     @cached_property
     def heads(self) -> dict[int, int]:
         """Earliest starts by operations before the window and by precedence."""
-        schedule, position, min_times = self.whole.schedule, self.whole.position, self.min_times
+        schedule, position, min_times = self.schedule, self.schedule.position, self.min_times
         network, heads = schedule.network, dict[int, int]()
         for op in self.inside:
             begin = self.free[network.resource[op]]
@@ -308,7 +286,7 @@ class Window:
     @cached_property
     def tails(self) -> dict[int, int]:
         """Minimum times from the starts to the end, by precedence and by later operations."""
-        schedule, position = self.whole.schedule, self.whole.position
+        schedule, position = self.schedule, self.schedule.position
         network, tails = schedule.network, dict[int, int]()
         for op in reversed(self.inside):
             longest = network.time[op] + self.following[network.resource[op]]
@@ -341,18 +319,18 @@ class Window:
     @cached_property
     def cannot_improve(self) -> bool:
         """Whether some critical path has at most one operation in the window, and none to flip."""
-        first, second = self.whole.critical
+        first, second = self.schedule.critical
         enters, leaves = first < self.first, second >= self.after
         entered, last_inside = (
             second[enters & (second < self.after)],
             first[leaves & (first >= self.first)],
         )
-        fixed = ~np.isin(entered, [self.whole.position[op] for op in self.choices])
+        fixed = ~np.isin(entered, [self.schedule.position[op] for op in self.choices])
         return bool((enters & leaves).any() or np.isin(entered[fixed], last_inside).any())
 
     def reoptimise(self, limits: SolverLimits) -> WindowResult:
         """Search for an order, and for modes, that make the schedule shorter."""
-        schedule = self.whole.schedule
+        schedule = self.schedule
         network, max_value = schedule.network, schedule.value - 1
         if self.cannot_improve or self.lower_bound > max_value:
             return NO_BETTER_ORDER
@@ -371,7 +349,7 @@ class Window:
         self, variables: Variables, solver: cp_model.CpSolver, result: WindowResult
     ) -> WindowResult:
         """Result with the order and the modes of a solution; instants come first."""
-        network = self.whole.schedule.network
+        network = self.schedule.network
         start = {op: solver.value(variables.start[op]) for op in self.inside}
         lasts = {op: solver.value(variables.end[op]) > start[op] for op in self.inside}
         order = sorted(self.inside, key=lambda op: (start[op], lasts[op]))
@@ -384,7 +362,7 @@ class Window:
 
     def parts(self) -> Iterator[ModelPart]:
         """Constraints of the operations of the window."""
-        network, tasks = self.whole.schedule.network, self.tasks
+        network, tasks = self.schedule.network, self.tasks
         yield OperationIntervals([task for task in tasks.values() if task.choice is not None])
         for op in self.inside:
             yield ObjectiveCuts([ObjectiveCut(None, op, self.tails[op] - self.min_times[op])])
@@ -399,7 +377,7 @@ class Window:
 
     def _memory(self, device: int) -> Memory:
         """Headroom of a device, minus the memory that is live during the whole window."""
-        network = self.whole.schedule.network
+        network = self.schedule.network
         headroom = network.instance.headroom(device)
         assert headroom is not None
         intervals = []

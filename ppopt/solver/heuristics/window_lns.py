@@ -28,7 +28,6 @@ from ppopt.solver.heuristics.repair import converted
 from ppopt.solver.heuristics.window import (
     NO_BETTER_ORDER,
     SemiActiveSchedule,
-    TopologicalOrder,
     Window,
     WindowResult,
 )
@@ -172,7 +171,7 @@ class WindowSearch:
                 while not budget.over or running:
                     while len(running) < count and not budget.over:
                         budget.spent += self._overhead
-                        window = self._drawn_window(current.whole, running.values())
+                        window = self._drawn_window(current, running.values())
                         if window is None:
                             break
                         running[pool.submit(window.reoptimise, self._limits(budget))] = window
@@ -217,32 +216,34 @@ class WindowSearch:
         limits = budget.single_worker_limits(longest, effort, self._rng.getrandbits(31))
         return replace(limits, focus=self._params.focus)
 
-    def _drawn_window(self, whole: TopologicalOrder, running: Collection[Window]) -> Window | None:
+    def _drawn_window(
+        self, schedule: SemiActiveSchedule, running: Collection[Window]
+    ) -> Window | None:
         """A window that may shorten the schedule, with no operation of the running ones.
 
         None: none was drawn.
         """
-        taken = sorted(whole.position[op] for window in running for op in window.inside)
+        taken = sorted(schedule.position[op] for window in running for op in window.inside)
         for _ in range(self._params.draws):
-            window = self._window(whole)
+            window = self._window(schedule)
             if window.cannot_improve:
                 self._adapt(window, NO_BETTER_ORDER)
             elif bisect_left(taken, window.first) == bisect_left(taken, window.after):
                 return window
         return None
 
-    def _window(self, whole: TopologicalOrder) -> Window:
+    def _window(self, schedule: SemiActiveSchedule) -> Window:
         """Draw one window, around an operation that a busy device waits for, or anywhere."""
-        rng, total, late = self._rng, self._network.size, whole.schedule.bottleneck_gaps
+        rng, total, late = self._rng, self._network.size, schedule.bottleneck_gaps
         fixed_modes = self._fixed_modes > 0 and rng.random() < self._fixed_modes
         share = rng.uniform(self._params.smallest, 1)
         size = min(total, max(1, int(self._sizes[fixed_modes] * share)))
         first = rng.randrange(-size // 2, total - size // 2)
         if late and rng.random() < self._params.guided:
             op = self._rarest(rng.choice(late))
-            first = (total if op is None else whole.position[op]) - rng.randrange(size)
+            first = (total if op is None else schedule.position[op]) - rng.randrange(size)
         first = min(max(0, first), total - size)
-        return Window(whole, first, first + size, fixed_modes)
+        return Window(schedule, first, first + size, fixed_modes)
 
     def _rarest(self, ops: list[int | None]) -> int | None:
         """One of the operations with the fewest windows drawn around them; counts this window."""
