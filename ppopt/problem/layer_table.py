@@ -133,7 +133,7 @@ class LayerTable:
 
     def activation_of(self, layer: Layer) -> int:
         """Activation of a layer without recompute, in ticks."""
-        return int(layer.activation * self.per_unit["activation"])
+        return int(layer.activation * self.per_unit["kept"])
 
     def total(self, field: str) -> int:
         """Upper bound on the sum of a cost over all layers, whatever they recompute."""

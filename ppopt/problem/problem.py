@@ -16,7 +16,7 @@ from ppopt.problem.relaxations import (
     smallest_microbatches,
     without_limits,
 )
-from ppopt.problem.traits import BESIDE_COMPUTE, Trait, Traits
+from ppopt.problem.traits import Trait, Traits
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,9 @@ class Problem:
     @cached_property
     def full_instance(self) -> Instance:
         """The same with all other resources and operations; `instance` if there are none."""
-        if self.instance.traits.isdisjoint(BESIDE_COMPUTE):
-            return self.instance
         instance = Instance.of(self.pipeline, self.backward_kind, all_resources=True)
-        return self._relax(instance)
+        instance = self._relax(instance)
+        return instance if len(instance.classes) > len(self.instance.classes) else self.instance
 
     def _relax(self, instance: Instance) -> Instance:
         return reduce(lambda relaxed, relaxation: relaxation(relaxed), self.relaxations, instance)
