@@ -38,7 +38,6 @@ from ppopt.problem.operation_classes import (
     Allocation,
     ClassAllocation,
     Constraints,
-    DispatchRule,
     Mode,
     OperationClass,
 )
@@ -180,11 +179,6 @@ class Instance:
     def resources(self) -> tuple[Resource, ...]:
         """All resources: the devices, then the others."""
         return self._draft.resources
-
-    @property
-    def dispatch_rules(self) -> tuple[DispatchRule, ...]:
-        """Rules by which links serve a strategy that gives no order of transfers."""
-        return self._draft.dispatch_rules
 
     @cached_property
     def classes(self) -> tuple[OperationClass, ...]:

@@ -12,7 +12,6 @@ from typing import NamedTuple
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.kinds import RECORDS, Kind, Per
-from ppopt.problem.operation import TransferKind
 
 
 class Criterion(Enum):
@@ -146,14 +145,3 @@ class Constraints(NamedTuple):
     before: Ints
     after: Ints
     lag: Ints
-
-
-class Handover(NamedTuple):
-    """Data that one class of operations passes to another, of the same microbatch."""
-
-    before: int
-    after: int
-    delay: int
-    """Time from device to device, in ticks."""
-    kind: TransferKind
-    """Its kind if it is a transfer."""

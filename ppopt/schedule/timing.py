@@ -17,6 +17,7 @@ import numpy as np
 from ppopt.errors import InputError
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.features.gradient_work import without_gradient_work
+from ppopt.problem.features.transfers import DISPATCH_RULES
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
@@ -276,7 +277,7 @@ def _compute_value(net: Network, objective: Objective) -> int:
 
 
 def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
-    """Queues for an order's own times, by each of `Instance.dispatch_rules`.
+    """Queues for an order's own times, by each of `DISPATCH_RULES`.
 
     Raises as `schedule` does.
     """
@@ -295,7 +296,7 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
     )
     if pipeline.blocks:
         return [_blocking(links, job, net)]
-    link_orders = [dispatch(links, job, rule) for rule in links.instance.dispatch_rules]
+    link_orders = [dispatch(links, job, rule) for rule in DISPATCH_RULES[pipeline.link_mode]]
     return [
         queues_of_orders(links, [np.array(row, dtype=np.int64) for row in order])
         for order in link_orders

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.features.transfers import DISPATCH_RULES
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import RECORDS
 from ppopt.problem.link_mode import LinkMode
@@ -101,8 +102,9 @@ def test_dispatch_has_the_orders_of_a_generation(link_mode: LinkMode) -> None:
     for seed in range(15):
         pipeline, orders = drawn(seed, link_mode)
         links, queues_of_links = LinkQueues(pipeline), timing.own_queues(pipeline, orders)
-        assert len(queues_of_links) == len(links.instance.dispatch_rules)
-        for queues, rule in zip(queues_of_links, links.instance.dispatch_rules, strict=True):
+        rules = DISPATCH_RULES[link_mode]
+        assert len(queues_of_links) == len(rules)
+        for queues, rule in zip(queues_of_links, rules, strict=True):
             assert [order.tolist() for order in queues.order] == generated(links, orders, rule)
             delayed = timing.schedule(replace(pipeline, link_mode="delay"), orders)
             linked = timing.schedule(pipeline, orders, queues=queues)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from ppopt import Objective, Pipeline, evaluate, verify
 from ppopt.errors import DeadlockError, InputError
-from ppopt.problem.instance import Instance
+from ppopt.problem.features.transfers import DISPATCH_RULES
 from ppopt.problem.operation_classes import Criterion, DispatchRule
 from ppopt.schedule import communication, timing
 from ppopt.schedule.actions import Action, ActionKind, ActionRow
@@ -174,7 +174,7 @@ def test_a_dispatch_rule_says_which_transfer_goes_first(
         np.array([*(code(F, 0, j) for j in range(3)), *(code(BW, 0, j) for j in range(3))]),
         np.array([code(kind, 1, j) for j in range(3) for kind in (F, BW)]),
     ]
-    monkeypatch.setattr(Instance, "dispatch_rules", (rule,))
+    monkeypatch.setitem(DISPATCH_RULES, pipeline.link_mode, (rule,))
     (queues,) = timing.own_queues(pipeline, orders)
     names = [str(queues.links.transfer(class_id)) for class_id in queues.carried]
     assert " ".join(names[2:4]) == carried

@@ -12,7 +12,6 @@ from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.features.gradient_work import add_gradient_work, without_gradient_work
 from ppopt.problem.features.microbatches import add_microbatches
 from ppopt.problem.features.offload import add_offload, without_offload
-from ppopt.problem.features.transfers import add_delays, add_transfers
 from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.link_mode import LinkMode
 from ppopt.problem.pipeline import Pipeline
@@ -23,11 +22,8 @@ def draft_of(costs: InstanceCosts, backward: BackwardKind, *, all_resources: boo
     draft = InstanceDraft(costs, backward, all_resources)
     add_compute(draft)
     if all_resources:
-        add_transfers(draft)
         add_gradient_work(draft)
         add_offload(draft)
-    else:
-        add_delays(draft)
     add_microbatches(draft)
     return draft
 

@@ -19,9 +19,9 @@ from itertools import product
 
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
+from ppopt.problem.features.transfers import add_transfer
 from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
-    Handover,
     Mode,
     OperationClass,
     Precedence,
@@ -39,7 +39,7 @@ ROW_OF = {OpKind.F: FORWARD, OpKind.B: BACKWARD, OpKind.BW: BACKWARD, OpKind.W: 
 
 
 def add_compute(draft: InstanceDraft) -> None:
-    """Add the classes of compute, their precedence and handovers."""
+    """Add the classes of compute, their precedence and their transfers."""
     pipeline, rows = draft.pipeline, ROWS[draft.backward]
     positions = list(
         product(range(pipeline.routes), range(pipeline.num_slices), range(pipeline.num_stages))
@@ -53,7 +53,7 @@ def add_compute(draft: InstanceDraft) -> None:
             )
             for route, slice_index, stage in positions
         ]
-    for class_id, op_class in enumerate(draft.classes):
+    for class_id, op_class in enumerate(draft.classes.copy()):
         if op_class.size:
             _connect(draft, class_id, op_class, class_id // len(positions))
 
@@ -84,4 +84,4 @@ def _connect(draft: InstanceDraft, class_id: int, op_class: OperationClass, row:
         kind = TransferKind.SEND_F if row == FORWARD else TransferKind.SEND_B
         ticks = draft.costs.ticks
         delay = ticks.down[route][stage - 1] if row == FORWARD else ticks.up[route][stage]
-        draft.handovers.append(Handover(class_id - step, class_id, delay, kind))
+        add_transfer(draft, class_id - step, class_id, delay, kind)

@@ -9,8 +9,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.instance_costs import InstanceCosts
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.operation_classes import (
-    DispatchRule,
-    Handover,
     OperationClass,
     Precedence,
 )
@@ -28,11 +26,6 @@ class InstanceDraft:
     """Whether the draft has all resources; otherwise only compute."""
     classes: list[OperationClass] = field(default_factory=list)
     precedence: list[Precedence] = field(default_factory=list)
-    handovers: list[Handover] = field(default_factory=list)
-    """Data that goes from device to device: links decide what it waits for."""
-    dispatch_rules: tuple[DispatchRule, ...] = ()
-    """Rules by which links serve a strategy that gives no order of transfers: the best result
-    counts."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -44,6 +37,11 @@ class InstanceDraft:
         """The resources, by number; devices come first."""
         resources = resources_of(self.pipeline, self.costs.traits)
         return resources if self.all_resources else resources[: self.pipeline.num_devices]
+
+    @cached_property
+    def links(self) -> dict[tuple[int, ...], int]:
+        """Ids of the links that are resources, by sender and receiver."""
+        return self.resource_ids(ResourceKind.LINK)
 
     def resource_ids(self, kind: ResourceKind) -> dict[tuple[int, ...], int]:
         """Ids of the resources of a kind by their devices: the first of two, links by direction."""

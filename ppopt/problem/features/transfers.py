@@ -10,8 +10,8 @@ methods that read the operations of resources refuse `Trait.BLOCKING`.
 from __future__ import annotations
 
 from ppopt.problem.features.draft import InstanceDraft
-from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.link_mode import LinkMode
+from ppopt.problem.operation import TransferKind
 from ppopt.problem.operation_classes import (
     Criterion,
     DispatchRule,
@@ -19,7 +19,6 @@ from ppopt.problem.operation_classes import (
     OperationClass,
     Precedence,
 )
-from ppopt.problem.traits import Trait
 
 DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
     LinkMode.STREAMS: ((Criterion.ARRIVAL,), (Criterion.NEED,)),
@@ -29,30 +28,15 @@ DISPATCH_RULES: dict[LinkMode, tuple[DispatchRule, ...]] = {
 """How links serve a strategy that gives no order of transfers: the best result counts."""
 
 
-def add_delays(draft: InstanceDraft) -> None:
-    """Add that data arrives after its delay, whatever other data is sent."""
-    draft.precedence += [
-        Precedence(before, after, delay) for before, after, delay, _ in draft.handovers
-    ]
-
-
-def add_transfers(draft: InstanceDraft) -> None:
-    """Add the transfers of a pipeline; if links are delays, there are none."""
-    draft.dispatch_rules = DISPATCH_RULES.get(draft.pipeline.link_mode, ())
-    if Trait.LINKS not in draft.costs.traits:
-        add_delays(draft)
+def add_transfer(
+    draft: InstanceDraft, before: int, after: int, delay: int, kind: TransferKind
+) -> None:
+    """Add that a class gets data from another: after a delay, or by a link that is a resource."""
+    sender, carried = draft.classes[before], len(draft.classes)
+    link = draft.links.get((sender.resource, draft.classes[after].resource))
+    if link is None:
+        draft.precedence.append(Precedence(before, after, delay))
         return
-    links = draft.resource_ids(ResourceKind.LINK)
-    for before, after, delay, kind in draft.handovers:
-        sender, carried = draft.classes[before], len(draft.classes)
-        ends = (sender.resource, draft.classes[after].resource)
-        if ends[0] == ends[1]:
-            draft.precedence.append(Precedence(before, after, delay))
-            continue
-        draft.classes.append(
-            OperationClass(
-                *(sender.stage, sender.route, sender.slice),
-                *(links[ends], (Mode(kind, delay),), sender.size),
-            )
-        )
-        draft.precedence += [Precedence(before, carried, 0), Precedence(carried, after, 0)]
+    mode = Mode(kind, delay)
+    draft.classes.append(OperationClass(*sender[:3], link, (mode,), sender.size))
+    draft.precedence += [Precedence(before, carried, 0), Precedence(carried, after, 0)]
