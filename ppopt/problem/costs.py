@@ -186,10 +186,11 @@ class Ticks(NamedTuple):
         memory after F, and allocate it before B or BW: always before an operation of zero duration.
         """
         forward, backward, rows = kind is OpKind.F, kind in (OpKind.B, OpKind.BW), []
-        columns = self.durations[kind], self.allocates[kind], self.frees[kind]
-        for time, allocates, frees, moved in zip(*columns, self.costs.offload_memory, strict=True):
-            own = allocates - moved * backward
-            left = frees - moved * (forward and with_host)
+        amounts = self.allocates[kind], self.frees[kind], self.costs.offload_memory
+        columns = zip(self.durations[kind], *amounts, strict=True)
+        for time, allocates, frees, offloaded in columns:
+            own = allocates - offloaded * backward
+            left = frees - offloaded * (forward and with_host)
             at_once = 0 if time else min(own, left)
             taken = own if with_host else allocates
             rows.append((time, taken - at_once, left - at_once, at_once))
