@@ -176,6 +176,7 @@ SHARED = {
     *(
         f"ppopt.problem.{name}"
         for name in (
+            "delays",
             "distinct",
             "grid",
             "layer_table",
