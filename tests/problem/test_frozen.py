@@ -127,11 +127,11 @@ def _stages() -> list[tuple[Layer, int]]:
 
 
 def test_nothing_comes_back_over_a_link_before_which_all_is_frozen() -> None:
-    links = Pipeline(
+    down, up = Pipeline(
         stages=4, batches=2, frozen=[True, True, False, True], p2p=2, backward_p2p=3
     ).links
-    assert links.down == ((2, 2, 2),)
-    assert links.up == ((0, 0, 3),)
+    assert down == ((2, 2, 2),)
+    assert up == ((0, 0, 3),)
 
 
 @pytest.mark.parametrize("link_mode", ["streams", "exclusive"])
