@@ -112,9 +112,9 @@ class Evaluation:
         began, pipeline, reason = time.monotonic(), self.pipeline, ""
         try:
             if pipeline.open_decisions & Decisions.OF_STRATEGY:
-                self.search = StrategySearch(pipeline, self.name, objective, self.options)
-                for hint in self.hints:
-                    self.search.start_from(hint)
+                self.search = StrategySearch(
+                    pipeline, self.name, objective, self.options, starts=self.hints
+                )
             else:
                 self.schedule = evaluate(pipeline, self.name, objective, self.options)
         except NotApplicableError as error:

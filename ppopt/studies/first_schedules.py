@@ -10,7 +10,6 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate, chain
 from math import inf
-from operator import methodcaller
 from typing import NamedTuple
 
 from ppopt.cancellation import checkpoint, scope
@@ -66,7 +65,7 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
     """
     if first.pipeline.open_decisions & Decisions.OF_LAYERS:
         with suppress(NotApplicableError):
-            yield from _after(StrategySearch.evaluate_first, first, first.balanced)
+            yield from _after(0, first, first.balanced)
 
 
 def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
@@ -76,15 +75,13 @@ def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
     """
     if first.pipeline.open_decisions & Decisions.OF_STRATEGY:
         with suppress(NotApplicableError):
-            yield from _after(methodcaller("descend", 1), first, first.pipeline)
+            yield from _after(1, first, first.pipeline)
 
 
-def _after(
-    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
-) -> Iterator[Schedule]:
-    """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
+def _after(descents: int, first: FirstSchedules, pipeline: Pipeline) -> Iterator[Schedule]:
+    """Best schedule of the usual strategy after some descents, if it fits the limits."""
     search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
-    run(search)
+    search.descend(descents)
     if search.fits:
         yield search.schedule()
 

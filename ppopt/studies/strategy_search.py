@@ -71,12 +71,14 @@ class StrategySearch(Choice):
         bounds: Choice | None = None,
         accepts_partition: AcceptsPartition | None = None,
         seed: int = 0,
+        starts: Iterable[Pipeline] = (),
     ) -> None:
         """Search the open ones of partition, recompute and offload.
 
         `bounds` is the choice of the same configurations in any order; None: `bound` creates it if
         it applies. `accepts_partition` says whether the runtime supports a partition; None: it
-        supports all. Raises NotApplicableError if the strategy does not apply, or if times or
+        supports all. `starts` have the configurations from which the first descents begin, the last
+        one first. Raises NotApplicableError if the strategy does not apply, or if times or
         memory are too finely divided to stay exact, and InputError if the strategy is unknown.
         """
         rule, self._options, self._seed = resolve(strategy), options or Options(), seed
@@ -96,32 +98,18 @@ class StrategySearch(Choice):
         """Bounds of the configurations that were next in the order of bounds."""
         self.evaluations = 0
         """Number of configurations that were ranked; one that was ranked twice counts twice."""
-        self._descents = 0
-        """Number of descents."""
-        self._barren = 0
-        """Number of descents since the best configuration was found."""
         max_configurations = MAX_EVALUATED_ORDERS if self._evaluator.one_by_one else MAX_EVALUATED
         self._every = self.space.every(max_configurations, self._evaluator.together)
         """Remaining batches of all configurations; None: there are too many."""
-        self._first_starts = self.space.first()
-        self._starts: list[Key] = []
-        """Starts of the next descents, the last one first."""
-        self._current: Ranked | None = None
-        """End of the last descent that was no worse than the previous one."""
-        self._end: Key = ()
-        """End of the last descent; empty: there was none."""
-        self._failed = 0
-        """Number of descents since one was better than the previous one."""
+        self._ends = self._ends_of_descents([*filter(None, map(self.key, starts))])
+        """Ends of the descents that follow."""
 
     def on(self, pipeline: Pipeline, starts: Iterable[Pipeline] = ()) -> StrategySearch:
         """Create a new search of the strategy on another pipeline, from known configurations."""
-        search = StrategySearch(
+        return StrategySearch(
             pipeline, self._strategy, self.problem.objective, self._options,
-            accepts_partition=self._evaluator.accepts_partition, seed=self._seed,
+            accepts_partition=self._evaluator.accepts_partition, seed=self._seed, starts=starts,
         )  # fmt: skip
-        for start in starts:
-            search.start_from(start)
-        return search
 
     # The best configuration.
 
@@ -228,13 +216,8 @@ class StrategySearch(Choice):
 
     def first(self) -> Iterator[Key]:
         """A first configuration, ends of descents until these stall, and the best one."""
-        while True:
-            self.descend(0 if self.best is None else 1)
-            assert self.best is not None
-            if self._stalled:
-                yield self.best[1]
-                return
-            yield self._end or self.best[1]
+        yield from iter(lambda: next(self._ends, None), None)
+        yield self._best[1]
 
     def moves(self, key: Key) -> Iterator[Key]:  # noqa: ARG002
         """None: descents try the neighbours."""
@@ -280,70 +263,53 @@ class StrategySearch(Choice):
 
     # Descents.
 
-    def start_from(self, pipeline: Pipeline) -> None:
-        """Descend next from the configuration of a pipeline, if there is one."""
-        key = self.key(pipeline)
-        if key is not None:
-            self._starts.append(key)
-
-    def evaluate_first(self) -> None:
-        """Evaluate the first partition by rule, with the minimum recompute that fits."""
-        self._settle(self._next_start())
-
     def descend(self, times: float = inf) -> None:
         """Descend some times, or until several descents find nothing better.
 
         It ends with the enclosing scopes (`ppopt.cancellation`), but a first configuration is
         evaluated in any case. If there are few configurations, all are evaluated instead.
         """
-        with shield():
-            if self.best is None and self._every:
-                self._evaluate_batch()
-            elif self.best is None:
-                self.evaluate_first()
-                self._starts.append(self._end)
-        end = self._descents + times
-        with scope(inf):
-            while self._every and not over():
-                self._evaluate_batch()
-            while self._descents < end and not (over() or self._stalled):
-                self._descend_once()
+        if self.best is None:
+            next(self._ends, None)
+        while times > 0 and not over() and next(self._ends, None):
+            times -= 1
+
+    def _ends_of_descents(self, starts: list[Key]) -> Iterator[Key]:
+        """A first configuration, and ends of descents until these stall.
+
+        The first one is the last of `starts` or the first partition by rule, with the minimum
+        recompute that fits. If there are few configurations, all are evaluated instead.
+        """
+        while self._every:
+            with scope(inf) if self.best else shield():
+                self._evaluate(self._every[0])
+                del self._every[0]
+            if over():
+                yield self._best[1]
+        firsts, current, failed, barren = self.space.first(), None, 0, 0
+        while self._every is None and barren < PATIENCE:
+            before, end = self.best, None
+            with scope(inf) if before else shield():
+                if starts:
+                    start = starts.pop()
+                elif (current and failed < DESCENTS_PER_START) or not (key := next(firsts, None)):
+                    start = self._evaluator.perturbed((current or self._best)[1])
+                else:
+                    current, failed, start = None, 0, self._evaluator.start(key)
+                end = self._settle(self._descend(start) if before else start)
+            if end:
+                barren = barren + 1 if self.best == before else 0
+                if before and not over():
+                    failed = 0 if not current or end[0] < current[0] else failed + 1
+                    current = min(end, current or end, key=itemgetter(0))
+                else:
+                    starts.append(end[1])
+            yield (end or self._best)[1]
 
     @property
-    def _stalled(self) -> bool:
-        """Whether several descents were without success, or all configurations are evaluated."""
-        return self.all_evaluated or self._barren >= PATIENCE
-
-    def _evaluate_batch(self) -> None:
-        """Evaluate the next batch of all configurations; a batch that is not complete remains."""
-        assert self._every is not None
-        self._evaluate(self._every[0])
-        del self._every[0]
-
-    def _descend_once(self) -> None:
-        """Descend from the next start, and evaluate the end."""
-        before = self.best
-        end = self._settle(self._descend(self._next_start()))
-        self._barren = self._barren + 1 if self.best == before else 0
-        self._descents += 1
-        if over():
-            self._starts.append(self._end)
-            return
-        better = self._current is None or end[0] < self._current[0]
-        self._failed = 0 if better else self._failed + 1
-        if self._current is None or end[0] <= self._current[0]:
-            self._current = end
-
-    def _next_start(self) -> Key:
-        if self._starts:
-            return self._starts.pop()
-        if self._current is None or self._failed >= DESCENTS_PER_START:
-            key = next(self._first_starts, None)
-            if key is not None:
-                self._current, self._failed = None, 0
-                return self._evaluator.start(key)
-        assert self._current is not None, "there is a first configuration"
-        return self._evaluator.perturbed(self._current[1])
+    def _best(self) -> Ranked:
+        assert self.best is not None, "there is a first configuration"
+        return self.best
 
     def _descend(self, key: Key) -> Key:
         """Descend to a local optimum by estimates."""
@@ -372,7 +338,6 @@ class StrategySearch(Choice):
                 break
             key = repaired
             ranked += self._evaluate(np.array([key]))
-        self._end = min(ranked)[1]
         return min(ranked)
 
     def _evaluate(self, keys: Ints) -> list[Ranked]:
