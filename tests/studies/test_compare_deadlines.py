@@ -25,16 +25,15 @@ def test_no_strategy_is_begun_after_the_deadline(
     """Each reading of the clock takes a part of the limit: time is up after few strategies."""
     clock = stepping_clock(monkeypatch, 1.0, readings)
     begun: list[float] = []
-    begin = baselines._begin
+    begin = baselines.Evaluation.begin
 
-    def watched(*arguments: Any) -> Any:
+    def watched(evaluation: baselines.Evaluation, *arguments: Any) -> None:
         now = clock.readings * clock.step
-        evaluation = begin(*arguments)
+        begin(evaluation, *arguments)
         if evaluation.schedule is not None or evaluation.search is not None:
             begun.append(now)
-        return evaluation
 
-    monkeypatch.setattr(baselines, "_begin", watched)
+    monkeypatch.setattr(baselines.Evaluation, "begin", watched)
     layers = [{"forward": 5 + index % 3, "activation": 1} for index in range(18)]
     pipeline = Model(layers).pipeline(devices=4, batches=8, partition=partition)
     result = compare.compare(pipeline, time_limit=1.0, workers=1)
