@@ -169,11 +169,10 @@ class CombinationTask:
         with shield(), within(self.seconds):
             options = self.options.in_scope(self.tell)
         load_portfolio(IMPORT_SHARE * self.seconds)
-        batches, first = self.space.batches[0], self.state.first
-        space = self.space.beginning_with(first[0].configuration) if first else self.space
+        batches = self.space.batches[0]
         try:
             plan = search_plan_space(
-                space,
+                self.space,
                 Objective.MAKESPAN,
                 BackwardKind.MIXED,
                 options,
@@ -184,7 +183,7 @@ class CombinationTask:
             )
         except (InputError, VerificationError) as error:
             return CombinationDone(failed=one_line(error))
-        spent, plan = options.spent, replace(plan, space=self.space)
+        spent = options.spent
         state = self.state.after(plan, spent)._replace(
             exhausted=spent < self.seconds and not plan.interrupted, known_value=self.known_value
         )

@@ -211,12 +211,11 @@ def search_plan_space(
     Raises InputError if nothing can be set up.
     """
     with options.scope():
-        search = PlanSearch(space, objective, backward_kind, options, has_starts=bool(starts))
+        search = PlanSearch(space, objective, backward_kind, options, starts)
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid
             search.state.cutoff = ceil(known_value * grid.time * space.weight(1))
         search.first_improvement = first_improvement
-        search.start_from(starts)
         if evaluates and SEARCHED in space.strategies:
             search.start_from_baselines()
         return search.run()

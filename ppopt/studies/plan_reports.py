@@ -152,10 +152,10 @@ class PlanReports:
         space = replace(set_up.space, fields={**set_up.space.fields, "mem_limit": raised_limits})
         with within(self._useful(self._params.extra_memory_share, 1 / 2)):
             search = PlanSearch(
-                space, set_up.objective, set_up.backward_kind, self._options.in_scope()
-            )
+                space, set_up.objective, set_up.backward_kind, self._options.in_scope(),
+                self.search.schedules,
+            )  # fmt: skip
             search.state.cutoff = value
-            search.start_from(self.search.schedules)
             search.run_rounds(MORE_ROUNDS)
         value, lower_bound = search.state.end, search.lower_bound
         assert value is not None and lower_bound is not None

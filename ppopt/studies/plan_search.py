@@ -63,18 +63,17 @@ class PlanSearch:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
-        *,
-        has_starts: bool = False,
+        starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up the search in the time left. Raises InputError if nothing can be set up.
+        """Set up the search in the time left, and start from known schedules.
 
-        `has_starts`: whether it will start from known schedules.
+        Raises InputError if nothing can be set up.
         """
         self.options, self._params = options, options.params.plan
         self.first_improvement: float | None = None
         """Share of the time left for improving known schedules before anything else, in a turn of a
         plan over the parallelism; None: that of the parameters, after first partitions."""
-        self.set_up = PlanSetUp(space, objective, backward_kind, options, has_starts=has_starts)
+        self.set_up = PlanSetUp(space, objective, backward_kind, options, starts)
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
         self.candidates = self.set_up.candidates
@@ -98,6 +97,7 @@ class PlanSearch:
         """State of the search, per microbatch."""
         with scope(inf):
             self._search.enumerate_listed()
+        self.start_from(self.set_up.starts)
 
     def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one.
@@ -146,7 +146,6 @@ class PlanSearch:
         schedule is known, those that take a moment are evaluated whatever the time limit. This ends
         after a share of it.
         """
-        self.start_from(filter(None, (self.set_up.first_schedule,)))
         configurations = [candidate.configuration for candidate in self._orders]
         known = self.best is not None
         number = 0 if known else num_evaluated(self.set_up.space, configurations, GRACE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 
 from ppopt.cancellation import over, shield
@@ -43,12 +44,12 @@ class PlanSetUp:
         objective: Objective,
         backward_kind: BackwardKind,
         options: SolveOptions,
-        *,
-        has_starts: bool = False,
+        starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up at least one configuration. Raises InputError if none can be set up.
+        """Set up at least one configuration, and that of the best first schedule.
 
-        `has_starts`: whether schedules of the space are known.
+        `starts` are known schedules of the space; without any, the usual strategies
+        are evaluated if time is short. Raises InputError if no configuration can be set up.
         """
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
@@ -64,9 +65,9 @@ class PlanSetUp:
             self._candidates += self._applicable(configuration)
         if not self._candidates:
             raise InputError(self._invalid[0][1])
-        self.first_schedule: Schedule | None = None
-        """The best schedule of usual strategies, if it is of a configuration that would be late."""
-        if late and not has_starts:
+        self.starts = starts
+        """Known schedules or, if time is short, the best one of usual strategies."""
+        if late:
             self._set_up_first(late)
         self.candidates = sorted(self._candidates, key=lambda each: each.strategy is not None)
         """All candidates, those of strategies last."""
@@ -84,19 +85,21 @@ class PlanSetUp:
 
     @shield()
     def _set_up_first(self, late: list[PlanConfiguration]) -> None:
-        """Set up a late configuration if it has the best schedule of the usual strategies."""
-        row = next(iter(FirstRows(self.space).usual(GRACE)), None)
-        if row is None or any(each.contains(row.schedule) for each in self._candidates):
-            return
-        for configuration in [each for each in late if each[:3] == row.configuration[:3]]:
-            candidates = self._applicable(configuration)
-            contains = [candidate.contains(row.schedule) for candidate in candidates]
-            if all(contains):
-                late.remove(configuration)
-                self._candidates += candidates
-            if any(contains):
-                self.first_schedule = row.schedule
-                return
+        """Set up the late configuration of the best known schedule, or of usual strategies."""
+        if not self.starts:
+            self.starts = [row.schedule for row in FirstRows(self.space).usual(GRACE)[:1]]
+        for schedule in sorted(self.starts, key=self._value)[:1]:
+            pipeline = schedule.pipeline
+            named = pipeline.batches, pipeline.resolved_placement, pipeline.num_chunks
+            for configuration in [each for each in late if each[:3] == named]:
+                if not any(each.contains(schedule) for each in self._candidates):
+                    late.remove(configuration)
+                    self._candidates += self._applicable(configuration)
+
+    def _value(self, schedule: Schedule) -> int:
+        """Objective of a schedule, per microbatch."""
+        value = schedule.metrics.value_ticks(self.objective)
+        return value * self.space.weight(schedule.pipeline.batches)
 
     def _applicable(self, configuration: PlanConfiguration) -> list[PlanCandidate]:
         """The candidate of a configuration; none if it cannot be searched."""

@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from itertools import product
 from math import lcm
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
 from ppopt.errors import InputError, NotApplicableError, not_applicable
 from ppopt.formats import megatron_schedule, primus_schedule, trainer_partition
@@ -28,7 +28,6 @@ from ppopt.strategies import Options, canonical_name, resolve
 from ppopt.studies.current_schedule import current_schedule
 from ppopt.studies.headline import RUNTIME_NAMES
 
-Item = TypeVar("Item")
 PLACEMENTS = ("linear", "interleaved", "v")
 """Placements of a plan by default."""
 CHUNKS = (1, 2)
@@ -208,16 +207,6 @@ class PlanSpace:
             if self._is_set_up(configuration):
                 yield configuration
 
-    def beginning_with(self, configuration: PlanConfiguration) -> PlanSpace:
-        """The same space, whose first configuration includes the schedules of another one."""
-        recompute = SEARCH if SEARCH in self.recompute else configuration.recompute
-        return replace(
-            self,
-            placements=_beginning_with(configuration.placement, self.placements),
-            chunks=_beginning_with(configuration.chunks, self.chunks),
-            recompute=_beginning_with(recompute, self.recompute),
-        )
-
     def _is_set_up(self, configuration: PlanConfiguration) -> bool:
         """Whether placement, chunks and strategy are compatible."""
         if not _go_together(configuration.placement, configuration.chunks):
@@ -388,11 +377,6 @@ def default_recompute(model: Model, *, limited: bool) -> tuple[str, ...]:
     if not limited:
         return ("none",)
     return ("none", "full", "search")
-
-
-def _beginning_with(first: Item, values: tuple[Item, ...]) -> tuple[Item, ...]:
-    """The values in their order, except that one of them comes first."""
-    return tuple(sorted(values, key=lambda value: value != first))
 
 
 def _go_together(placement: str, chunks: int) -> bool:
