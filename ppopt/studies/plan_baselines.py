@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from fractions import Fraction
 from itertools import chain, product
 from operator import attrgetter
 from typing import Any
@@ -48,11 +47,6 @@ class PlanEvaluation(Evaluation):
         """Sort key: strategies that most trainers run, then those that the plan could choose."""
         return self.name not in KNOWN, not self.in_space
 
-    @property
-    def fits(self) -> bool:
-        """Whether there is a schedule, and it is within the memory limits."""
-        return self.schedule is not None and self.schedule.fits_limits
-
 
 class PlanBaselines:
     """Evaluates strategies for a plan until the time is up."""
@@ -68,8 +62,8 @@ class PlanBaselines:
     @property
     def schedules(self) -> list[Schedule]:
         """Schedules of strategies within the memory limits."""
-        every = chain.from_iterable(self._evaluations.values())
-        return [each.schedule for each in every if each.schedule is not None and each.fits]
+        every = chain.from_iterable(self._known(batches).values() for batches in self._evaluations)
+        return [baseline.schedule for baseline in every]
 
     def search(self, batches: int, **limits: Any) -> None:
         """Evaluate the remaining strategies in the time left, within `limits`.
@@ -89,19 +83,23 @@ class PlanBaselines:
 
         These are the best strategy, and those that most trainers run.
         """
-        own = [each for each in self._evaluations[batches] if each.in_space and each.fits]
-        own.sort(key=self._value)
+        known = self._known(batches)
+        own = [each for each in known if each.in_space and each.search is not None]
+        own.sort(key=lambda each: known[each].value)
         best = {each.name: each for each in reversed(own)}
         chosen = dict.fromkeys((*own[:1], *(best[name] for name in KNOWN if name in best)))
-        for evaluation, turn in turns([each for each in chosen if each.search is not None]):
+        for evaluation, turn in turns(list(chosen)):
             with turn:
                 evaluation.descend()
             evaluation.end()
 
-    def _value(self, evaluation: PlanEvaluation) -> Fraction:
-        """Objective of the schedule of a strategy."""
-        assert evaluation.schedule is not None
-        return objective_value(evaluation.schedule, self._objective)
+    def _known(self, batches: int) -> dict[PlanEvaluation, PlanBaseline]:
+        """Strategies within the memory limits."""
+        return {
+            each: self._baseline(each.configuration, each.schedule, in_space=each.in_space)
+            for each in self._evaluations.get(batches, ())
+            if each.schedule is not None and each.schedule.fits_limits
+        }
 
     def add_to(self, plan: Plan) -> Plan:
         """Add the baselines to a plan: same number of microbatches, best first, one per name.
@@ -110,32 +108,32 @@ class PlanBaselines:
         """
         assert plan.best is not None
         batches = plan.best.configuration.batches
-        evaluations = self._evaluations.get(batches, [])
-        baselines = [
-            self._baseline(each.configuration.recompute, each.schedule, in_space=each.in_space)
-            for each in evaluations
-            if each.schedule is not None and each.fits
-        ] + [
-            self._baseline(row.configuration.recompute, row.schedule, in_space=True)
+        baselines = [*self._known(batches).values()]
+        baselines += (
+            self._baseline(row.configuration, row.schedule, in_space=True)
             for row in plan.rows
             if row.configuration.strategy != SEARCHED
             and row.configuration.batches == batches
             and row.schedule is not None
-        ]
+        )
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
             best.setdefault(baseline.strategy, baseline)
+        evaluations = self._evaluations.get(batches, ())
         late = [each.name for each in evaluations if each.out_of_time]
         late += (configuration.strategy for configuration in self._waiting.get(batches, ()))
         named = dict.fromkeys(name for name in late if name not in best)
         return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(named))
 
-    def _baseline(self, recompute: str, schedule: Schedule, *, in_space: bool) -> PlanBaseline:
+    def _baseline(
+        self, configuration: PlanConfiguration, schedule: Schedule, *, in_space: bool
+    ) -> PlanBaseline:
         """Schedule of a strategy, as a baseline; if recompute was chosen, perhaps none does."""
+        recompute = configuration.recompute
         if recompute == SEARCH and not any(schedule.pipeline.recomputed):
             recompute = "none"
-        value, name = objective_value(schedule, self._objective), str(schedule.origin.strategy)
-        return PlanBaseline(name, schedule, value, recompute, in_space)
+        value = objective_value(schedule, self._objective)
+        return PlanBaseline(configuration.strategy, schedule, value, recompute, in_space)
 
     def _strategies(self, batches: int) -> Iterator[PlanConfiguration]:
         """All strategies with every number of chunks and every recompute mode of the plan.

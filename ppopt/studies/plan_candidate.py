@@ -81,8 +81,7 @@ class PlanCandidate(SearchedConfigurations):
     @property
     def schedule(self) -> Schedule | None:
         """Best schedule."""
-        best = self.best
-        return None if best is None or best.result is None else best.result.schedule
+        return None if self.best is None else self.best.schedule
 
     @property
     def peak(self) -> Fraction | None:

@@ -329,7 +329,7 @@ class PlanSearch:
     @property
     def schedules(self) -> list[Schedule]:
         """Best schedules of all configurations."""
-        return [each.schedule for each in self.candidates if each.schedule is not None]
+        return list(filter(None, (each.schedule for each in self.candidates)))
 
     @property
     def per_unit(self) -> int:
@@ -368,9 +368,8 @@ class PlanSearch:
         """Give the configurations that are not searched by themselves what was searched for all."""
         for candidate in self._included:
             assert candidate.wider is not None
-            results = (configuration.result for configuration in candidate.wider.every)
-            schedules = (result.schedule for result in results if result is not None)
-            own = [each for each in schedules if each is not None and candidate.contains(each)]
+            schedules = filter(None, (each.schedule for each in candidate.wider.every))
+            own = list(filter(candidate.contains, schedules))
             for schedule in own:
                 candidate.take(schedule)
             candidate.raise_bound(self.state.end)

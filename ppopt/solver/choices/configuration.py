@@ -13,6 +13,7 @@ from math import inf
 from typing import TYPE_CHECKING, Protocol
 
 from ppopt.problem.exact import min_known
+from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.enumeration import (
     NONE_LEFT,
     Complete,
@@ -74,9 +75,14 @@ class Configuration:
         return self.level >= 0
 
     @property
+    def schedule(self) -> Schedule | None:
+        """Best schedule."""
+        return None if self.result is None else self.result.schedule
+
+    @property
     def rank(self) -> tuple[float, float]:
         """Value and largest device peak of the best schedule, in ticks; smaller is better."""
-        schedule = None if self.result is None else self.result.schedule
+        schedule = self.schedule
         peak = inf if schedule is None else max(schedule.metrics.peak_memory_ticks)
         return inf if self.value is None else self.value, peak
 

@@ -106,13 +106,13 @@ class SearchTasks:
             "bounded before its search",
             Certificate(Argument.SEARCH),
         )
-        own = None if configuration.result is None else configuration.result.schedule
-        schedules: Sequence[Schedule] = self._starts.pop(configuration.key, [])
+        schedules: Sequence[Schedule | None] = self._starts.pop(configuration.key, [])
         best = self._searched.best
-        if best is not None and best is not configuration and best.result is not None:
-            schedules = [*schedules, *filter(None, (best.result.schedule,))]
-        carried = (_retimed(schedule, problem) for schedule in schedules)
-        return WarmStart(schedules=tuple(filter(None, (own, *carried))), bound=bound)
+        if best is not None and best is not configuration:
+            schedules = [*schedules, best.schedule]
+        carried = (_retimed(schedule, problem) for schedule in filter(None, schedules))
+        known = filter(None, (configuration.schedule, *carried))
+        return WarmStart(schedules=tuple(known), bound=bound)
 
 
 def _retimed(schedule: Schedule, problem: Problem) -> Schedule | None:
