@@ -17,7 +17,7 @@ from ppopt.solver.choices.configuration import (
     SearchedConfigurations,
     SearchedGroups,
 )
-from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.choices.enumeration import NONE_LEFT, Key, Rest
 from ppopt.solver.choices.product import ProductChoice
 from ppopt.studies.plan_candidate import PlanCandidate
 
@@ -33,13 +33,21 @@ class PlanProduct(ProductChoice):
 
     name = "configuration"
 
-    def __init__(self, candidates: Sequence[PlanCandidate], margin: float = 1) -> None:
-        """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates."""
+    def __init__(
+        self,
+        candidates: Sequence[PlanCandidate],
+        margin: float = 1,
+        missing: Rest = NONE_LEFT,
+    ) -> None:
+        """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates.
+
+        `missing`: configurations of the plan that have no candidate.
+        """
         self._candidates: dict[Key, PlanCandidate] = {
             (index,): candidate for index, candidate in enumerate(candidates)
         }
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
-        self.state = SearchedGroups(self._candidates)
+        self.state = SearchedGroups(self._candidates, missing)
         """State of the search: a group is a configuration of the plan."""
         self._margin = margin
         self._ceiling: int | None = None

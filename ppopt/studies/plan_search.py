@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import replace
 from functools import partial
 from itertools import count
 from math import inf
@@ -35,11 +34,10 @@ from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
-from ppopt.solver.choices.enumeration import bounds_of_all, lower_bound_of
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Status
+from ppopt.solver.result import Status
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.first_schedules import (
     first_schedules_of,
@@ -85,16 +83,11 @@ class PlanSearch:
         """Configurations that are searched."""
         self._orders = [each for each in self._searched if each.strategy is None]
         """Those of all orders."""
-        reporting = replace(
-            options, progress=lambda state: self.tell(state.phase, state.value_ticks),
-            stop=None if options.stop is None else self._stops,
-        )  # fmt: skip
-        self._search = ConfigurationSearch(
-            PlanProduct(self._searched, self._params.margin), self.set_up.problem, reporting
-        )
+        product = PlanProduct(self._searched, self._params.margin, self.set_up.late)
+        self._search = ConfigurationSearch(product, self.set_up.problem, options)
         """Search of all configurations."""
-        self.state = self._search.state
-        """State of the search, per microbatch."""
+        self.state, self.tell = product.state, self._search.tell
+        """State of the search, per microbatch, and what reports it."""
         with scope(inf):
             self._search.enumerate_listed()
         self.start_from(self.set_up.starts)
@@ -299,12 +292,6 @@ class PlanSearch:
                 step()
             self._note("configurations")
 
-    def _stops(self, state: Progress) -> bool:
-        """Whether the caller ends the search, with this state of the search."""
-        return self.options.stop is not None and self.options.stop(
-            self._state(state.phase, state.value_ticks)
-        )
-
     def _note(self, phase: str) -> None:
         """Update and report the state after a search or a bound."""
         for candidate in self._searched:
@@ -340,27 +327,12 @@ class PlanSearch:
     @property
     def lower_bound(self) -> int | None:
         """Lower bound of the times per microbatch of all configurations; None: none is feasible."""
-        searched = () if self.state.infeasible else (self.state.open_bound,)
-        bound = lower_bound_of(bounds_of_all(searched, self.set_up.late))
-        return None if bound is None else min_known((bound, self.state.end))
+        state = self.state
+        return None if state.infeasible else min_known((state.open_bound, state.end))
 
     def _is_open(self, candidate: PlanCandidate) -> bool:
         """Whether a configuration may be better than the best one, or is the best one, unproved."""
         return not (candidate.infeasible or self.state.is_beaten(candidate.open_bound))
-
-    # Reports.
-
-    def _state(self, phase: str, running_value: int | None = None) -> Progress:
-        """Best value and bound over all, for the microbatches of the best configuration.
-
-        A running search may have a value, per microbatch.
-        """
-        value = min_known((self.state.value, running_value))
-        return Progress(self.options.spent, phase, value, self.lower_bound or 0, self.per_unit)
-
-    def tell(self, phase: str, running_value: int | None = None) -> None:
-        """Report the state of the plan; see `_state`."""
-        self.options.announce(self._state(phase, running_value))
 
     # The plan.
 

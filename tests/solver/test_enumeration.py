@@ -48,6 +48,7 @@ COMPLETE_AT = {
     "solver/placements/space.py": 1,
     "studies/plan_reports.py": 1,
     "studies/plan_candidate.py": 1,
+    "studies/plan_product.py": 1,
     "studies/plan_set_up.py": 1,
     "studies/strategy_search.py": 1,
 }
@@ -56,7 +57,6 @@ CHECKED = (
     *COMPLETE_AT,
     f"{CHOICES}/search.py",
     f"{PARTITIONS}/partition_bounds.py",
-    "studies/plan_search.py",
 )
 """Files that are type-checked; what they import from others has any type."""
 
@@ -82,7 +82,7 @@ MISTAKES = (
     ),
     Mistake(
         f"{CHOICES}/configuration.py",
-        "self.raise_to(bounds_of_all(bounds, NONE_LEFT))",
+        "self.raise_to(bounds_of_all(bounds, self._missing))",
         "self.raise_to(Partial(bounds))",
     ),
     Mistake(
@@ -105,11 +105,6 @@ MISTAKES = (
         "studies/plan_reports.py",
         "min(bounds.members) if isinstance(bounds, Complete) else None",
         "lower_bound_of(bounds)",
-    ),
-    Mistake(
-        "studies/plan_search.py",
-        "bounds_of_all(searched, self.set_up.late)",
-        "Partial(searched)",
     ),
 )
 CODES = "arg-type|return-value|union-attr|attr-defined|assignment|name-defined|index"

@@ -16,6 +16,7 @@ from ppopt.problem.problem import Problem
 from ppopt.report.plan_objects import plan_object
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
+from ppopt.solver.choices.enumeration import NONE_LEFT, Unlisted
 from ppopt.solver.options import checked_options
 from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value, peak_memory
@@ -155,14 +156,14 @@ def test_the_least_memory_of_a_slowdown_is_not_proved_if_a_fast_configuration_is
         model=ppopt.Model([{"forward": 1, "activation": 1}] * 4), devices=2, batches=(2,),
         placements=("linear",), chunks=(1,), recompute=("none",),
     )  # fmt: skip
-    for num_late in (0, 1):
+    for late in (NONE_LEFT, Unlisted(0)):
         options = checked_options(600, 1)
         search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, options)
-        search.set_up.num_late = num_late
+        search.set_up.late = late
         with options.scope():
             search.run()
             within = PlanReports(search, Fraction(1))._memory_within()
-        assert within is not None and (within.lower_bound is None) == bool(num_late)
+        assert within is not None and (within.lower_bound is None) == (late is not NONE_LEFT)
 
 
 def test_every_first_schedule_is_followed() -> None:

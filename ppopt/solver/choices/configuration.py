@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from math import inf
 from typing import TYPE_CHECKING, Protocol
 
@@ -152,6 +153,13 @@ class SearchedConfigurations:
         return None if self.best is None else self.best.value
 
     @property
+    def best_weight(self) -> int:
+        """Weight of a configuration with the best value or, without one, of any."""
+        bests = (own.best for own in self.groups.values() if own.best and own.value == self.value)
+        first = next(chain(bests, self.every), None)
+        return 1 if first is None else first.weight
+
+    @property
     def end(self) -> int | None:
         """Best value or the cutoff: a configuration with this bound is useless."""
         return min_known((self.value, self.cutoff))
@@ -274,9 +282,13 @@ class SearchedGroups(SearchedConfigurations):
     The keys of the configurations of a group begin with its prefix, which the group itself omits.
     """
 
-    def __init__(self, groups: Mapping[Key, SearchedConfigurations]) -> None:
+    def __init__(
+        self, groups: Mapping[Key, SearchedConfigurations], missing: Rest = NONE_LEFT
+    ) -> None:
+        """`missing`: further groups, of which only a bound is known."""
         super().__init__(0)
         self.groups, self._width = groups, len(min(groups, default=()))
+        self._missing = missing
 
     @property
     def value(self) -> int | None:
@@ -294,7 +306,7 @@ class SearchedGroups(SearchedConfigurations):
         for group in groups:
             group.raise_bound(end)
         bounds = [group.open_bound for group in groups if not group.infeasible]
-        self.raise_to(bounds_of_all(bounds, NONE_LEFT))
+        self.raise_to(bounds_of_all(bounds, self._missing))
         lowest = min_known((end, *(configuration.bound for configuration in self.open)))
         rests = ((prefix, group.rest) for prefix, group in self.groups.items())
         self.rest = min_rest(

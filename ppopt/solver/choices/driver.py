@@ -164,7 +164,7 @@ class Driver:
             value = min(processes.values, default=None)
             if value is not None and value not in reported:
                 reported[:] = [value]
-                self._announce(f"{self._choice.name}s", value)
+                self.announce(f"{self._choice.name}s", value)
             return self._over_with(value)
 
         processes.run(
@@ -175,7 +175,7 @@ class Driver:
         """Include the result of a search in a process."""
         self._take(configuration, result)
         self._state.raise_bound()
-        self._announce(self._choice.describe(configuration.key))
+        self.announce(self._choice.describe(configuration.key))
 
     def at_once(self, min_workers: int) -> int:
         """Number of searches at once if each has at least so many workers."""
@@ -226,19 +226,21 @@ class Driver:
         configuration.level = EVALUATED
         self._state.offer(configuration)
         self._state.raise_bound()
-        self._announce(self._choice.describe(configuration.key))
+        self.announce(self._choice.describe(configuration.key))
 
     # Reports.
 
     def _progress(self, phase: str, value: int | None) -> Progress:
         """State of the search, if a running search has a value."""
         value, bound = min_known((value, self._state.value)), self._state.lower_bound
-        return Progress(self._options.spent, phase, value, bound, self._grid)
+        per_unit = self._grid * self._state.best_weight
+        return Progress(self._options.spent, phase, value, bound, per_unit)
 
     def _report(self, configuration: Configuration, state: Progress) -> None:
         """Report the state of the search of a configuration as that of all."""
         value = configuration.weighted(state.value_ticks)
-        self._announce(f"{self._choice.describe(configuration.key)}, {state.phase}", value)
+        self.announce(f"{self._choice.describe(configuration.key)}, {state.phase}", value)
 
-    def _announce(self, phase: str, value: int | None = None) -> None:
+    def announce(self, phase: str, value: int | None = None) -> None:
+        """Report the state of the search, if a running search has a value."""
         self._options.announce(self._progress(phase, value))

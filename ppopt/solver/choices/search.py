@@ -204,6 +204,10 @@ class ConfigurationSearch:
         params = self._params
         return max(params.min_slice, params.slice_per_operation * self._problem.num_operations)
 
+    def tell(self, phase: str) -> None:
+        """Report the state during work of the caller."""
+        self._driver.announce(phase)
+
     def result(self) -> Result:
         """Result: the best schedule, with the bound over all configurations."""
         return result_of(self.choice, self._problem, self.state, self._options, hint=self._hint)
