@@ -94,8 +94,7 @@ def best_choice(
         with part(SEARCH_SHARE):
             search.schedule_first()
         if not search.state.closed:
-            with part(BOUNDING_SHARE):
-                search.bound(search.state.value)
+            search.bound(BOUNDING_SHARE)
             search.search(Effort(quick=0))
     schedule = choice.schedule()
     return StrategyChoice(

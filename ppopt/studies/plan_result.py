@@ -175,16 +175,20 @@ def counted(rows: Sequence[PlanRow], num_late: int) -> str:
     evaluated = sum(row.status is RowStatus.EVALUATED for row in rows)
     unsearched = sum(row.status is RowStatus.UNKNOWN and not row.searches for row in rows)
     searched = len(rows) - impossible - alone - evaluated - unsearched
-    counts = {
-        "not fit the memory limit": ("does " if impossible == 1 else "do ", impossible),
-        "ruled out by bounds alone": ("is " if alone == 1 else "are ", alone),
-        "searched": ("was " if searched == 1 else "were ", searched),
-        "evaluated by strategies alone": ("was " if evaluated == 1 else "were ", evaluated),
-        "not searched in time": ("was " if unsearched == 1 else "were ", unsearched),
-        "not set up in time": ("was " if num_late == 1 else "were ", num_late),
-    }
+    counts = (
+        (impossible, "does", "do", "not fit the memory limit"),
+        (alone, "is", "are", "ruled out by bounds alone"),
+        (searched, "was", "were", "searched"),
+        (evaluated, "was", "were", "evaluated by strategies alone"),
+        (unsearched, "was", "were", "not searched in time"),
+        (num_late, "was", "were", "not set up in time"),
+    )
+    texts = (
+        f"{count} {verb if count == 1 else verbs} {what}"
+        for count, verb, verbs, what in counts
+        if count
+    )
     total = len(rows) + num_late
-    texts = (f"{count} {verb}{what}" for what, (verb, count) in counts.items() if count)
     every = "the 1 configuration" if total == 1 else f"all {total} configurations"
     return f"over {every}: {', '.join(texts)}"
 

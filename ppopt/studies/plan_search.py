@@ -265,11 +265,8 @@ class PlanSearch:
         """Bound the configurations that may be best, in a share of the time left."""
         if self._search.over:
             return
-        with part(share):
-            self._search.bound(self.state.end)
-        with scope(inf):
-            self._search.enumerate_listed()
-        self._note("bounds")
+        self._search.bound(share)
+        self.tell("bounds")
         for candidate in self._included:
             candidate.raise_bound(self.state.end)
             if self._is_open(candidate):
@@ -290,14 +287,7 @@ class PlanSearch:
         if not self._search.over:
             with part(share):
                 step()
-            self._note("configurations")
-
-    def _note(self, phase: str) -> None:
-        """Update and report the state after a search or a bound."""
-        for candidate in self._searched:
-            candidate.update()
-        self.state.raise_bound()
-        self.tell(phase)
+            self.tell("configurations")
 
     # Queries.
 
@@ -336,8 +326,11 @@ class PlanSearch:
 
     # The plan.
 
-    def _update_included(self) -> None:
-        """Give the configurations that are not searched by themselves what was searched for all."""
+    def _update_candidates(self) -> None:
+        """Give configurations the schedules of their strategies, or of what includes them."""
+        for candidate in self._searched:
+            candidate.update()
+        self.state.raise_bound()
         for candidate in self._included:
             assert candidate.wider is not None
             schedules = filter(None, (each.schedule for each in candidate.wider.every))
@@ -350,7 +343,7 @@ class PlanSearch:
     @shield()
     def plan(self) -> Plan:
         """The current plan."""
-        self._update_included()
+        self._update_candidates()
         value, lower_bound, set_up = self.state.value, self.lower_bound, self.set_up
         rows = [candidate.row(value) for candidate in self.candidates]
         rows.sort(key=lambda row: row.sort_key)

@@ -214,11 +214,11 @@ def test_bounds_that_are_asked_again_prove_no_more(seed: int, limit: int) -> Non
     choice = strategy_search.StrategySearch(pipe, "zbv", Objective.MAKESPAN)
     search = ConfigurationSearch(choice, choice.problem, SolveOptions())
     choice.descend(4)
-    search.bound(None)
+    search.bound(1.0)
     search.search()
     assert search.state.next_key is None or search.state.closed
     before = search.state.closed
-    search.bound(None)
+    search.bound(1.0)
     search.enumerate_listed()
     assert search.state.closed == before
 

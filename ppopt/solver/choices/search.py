@@ -154,10 +154,15 @@ class ConfigurationSearch:
         with scope(inf):
             self._solve_all(islice(self._first_configurations(), number), 0)
 
-    def bound(self, ceiling: int | None) -> None:
-        """Bound all configurations up to a ceiling; further workers improve the best schedules."""
-        with self.improving():
-            self.choice.bound(ceiling)
+    def bound(self, share: float) -> None:
+        """Bound all configurations in a share of the time left, and add those that are listed.
+
+        Further workers improve the best schedules.
+        """
+        with part(share), self.improving():
+            self.choice.bound(self.state.end)
+        with scope(inf):
+            self.enumerate_listed()
 
     @contextmanager
     def improving(self) -> Iterator[None]:
