@@ -106,6 +106,14 @@ class Evaluation:
         """Whether there is no schedule for lack of time."""
         return self.schedule is None and self.reason in ("", OUT_OF_TIME, STOPPED)
 
+    @shield()
+    def place(self) -> None:
+        """Use the placement and chunks that the strategy prescribes, unless it has none."""
+        try:
+            self.pipeline = self.strategy.unplaced(self.pipeline)
+        except NotApplicableError as error:
+            self.reason = str(error)
+
     def begin(self, objective: Objective) -> None:
         """Evaluate the strategy or, if something is open, set up the search for it."""
         _LOG.info("strategy %s", self.name)
@@ -222,33 +230,30 @@ def evaluate_all(
     all. `limits` are arguments of `evaluate_strategies`. After Ctrl-C, strategies that were not
     evaluated are skipped.
     """
-    skipped, evaluations = dict[str, str](), dict[Any, Evaluation]()
+    every: dict[tuple[str, Any], Evaluation] = {}
     strategies = registry().values() if names is None else map(resolve, names)
     for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
-        name = strategy.name
+        evaluation = Evaluation(strategy, each, strategy.own_options(options))
         if backward_kind is BackwardKind.WHOLE and not strategy.fused:
-            skipped[name] = "it splits the backward, which --backward whole rules out"
-            continue
-        try:
-            with shield():
-                placed = strategy.unplaced(each)
-        except NotApplicableError as error:
-            skipped.setdefault(name, str(error))
+            evaluation.reason = "it splits the backward, which --backward whole rules out"
         else:
-            evaluation = Evaluation(strategy, placed, strategy.own_options(options))
-            evaluations.setdefault((name, placed.layout), evaluation)
+            evaluation.place()
+        every.setdefault(
+            (strategy.name, evaluation.reason or evaluation.pipeline.layout), evaluation
+        )
     with scope(inf):
-        evaluate_strategies(list(evaluations.values()), objective, **limits)
-    schedules: dict[Any, tuple[Schedule, float]] = {}
-    for evaluation in evaluations.values():
-        name, schedule = evaluation.name, evaluation.schedule
-        if schedule is not None:
-            schedules.setdefault((name, schedule.pipeline.layout), (schedule, evaluation.seconds))
-            continue
-        skipped.setdefault(name, evaluation.reason or _reason())
-    evaluated = {name for name, _ in schedules}
-    left_out = (each for each in skipped.items() if each[0] not in evaluated)
-    return list(schedules.values()), tuple(sorted(left_out))
+        evaluate_strategies([own for own in every.values() if not own.reason], objective, **limits)
+    schedules: dict[tuple[str, Any], tuple[Schedule, float]] = {}
+    skipped: dict[str, str] = {}
+    for own in every.values():
+        if own.schedule is None:
+            skipped.setdefault(own.name, own.reason or _reason())
+        else:
+            layout = own.schedule.pipeline.layout
+            schedules.setdefault((own.name, layout), (own.schedule, own.seconds))
+    for name, _ in schedules:
+        skipped.pop(name, None)
+    return list(schedules.values()), tuple(sorted(skipped.items()))
 
 
 def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
