@@ -514,9 +514,11 @@ class FrontierParams(NamedTuple):
 
     strategies: float = 0.25
     """Maximum share of the time limit for evaluating baselines."""
+    strategy_searches: float = 0.1
+    """The same for searching their partitions and recompute, which improves them little later."""
     first: float = 0.35
     """Maximum share of the remaining time for the largest limit if configurations are searched."""
-    edge: float = 0.35
+    edge: float = 0.25
     """Maximum share of the remaining time for finding the minimum memory of the best value."""
     alone: float = 0.6
     """Share of that time for the configuration of the best schedule alone."""
@@ -526,9 +528,9 @@ class FrontierParams(NamedTuple):
     """Maximum share of the remaining time for a search that its work limits."""
     bounding: float = 0.5
     """Share of the time of a search in which bounds first try to exclude its target."""
-    by_clock: float = 2.0
-    """Factor on the seconds of a turn for large problems: a search of internvl2-26b needs 1 s to
-    begin."""
+    improved_per_operation: float = 3e-3
+    """Minimum seconds of a search per operation if schedules are also improved: to begin, that of
+    internvl2-26b needs 1 s."""
     quick: int = 8
     """Configurations that a search of level 0 schedules; doubled at each level."""
     worth: float = 0.002
@@ -539,6 +541,8 @@ class FrontierParams(NamedTuple):
     """Minimum seconds of a search per operation: time to construct and verify a schedule."""
     doublings: int = 30
     """Maximum number of doublings of the search time at one limit."""
+    max_vain: int = 6
+    """Maximum number of doublings of the time to improve one schedule; then it stays as it is."""
     given_up: float = 10.0
     """A search with at least this time limit, in seconds, that ends before half of it is exhausted:
     repeating it would end the same way."""

@@ -22,6 +22,7 @@ from ppopt.solver.bounds import proof_scope
 from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
+from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
@@ -122,12 +123,13 @@ def search_decisions(
     effort: Effort = ANY_EFFORT,
     target: int | None = None,
     choice: Choice | None = None,
+    pool: ProcessPool | None = None,
 ) -> Result:
     """Search from known schedules and a known bound, with the open decisions of the pipeline.
 
     Without open decisions, the level of the effort is a limit on the rounds of all methods. With a
     target, in ticks, bounds of all configurations first try to exclude it. `choice` has the
-    configurations; None: all of the pipeline, in any order.
+    configurations; None: all of the pipeline, in any order. `pool`: see `ConfigurationSearch`.
     """
     if choice is None:
         with options.scope():
@@ -137,7 +139,7 @@ def search_decisions(
         return search_from(start, problem, options.with_max_rounds(max_rounds))
     search = ConfigurationSearch(
         choice, problem, options, start_schedules=start.schedules,
-        lower_bound=0 if start.bound is None else start.bound.value,
+        lower_bound=0 if start.bound is None else start.bound.value, pool=pool,
     )  # fmt: skip
     if target is not None:
         with options.scope():

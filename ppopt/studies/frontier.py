@@ -254,11 +254,11 @@ def _run(
     slightly after the time limit.
     """
     request = search.options
-    seconds = request.params.frontier.strategies * request.time_limit
-
+    params, limit = request.params.frontier, request.time_limit
+    seconds, search_seconds = params.strategies * limit, params.strategy_searches * limit
     with request.scope():
         with within(seconds):
-            evaluated, skipped = evaluate(tell=request.tell)
+            evaluated, skipped = evaluate(tell=request.tell, search_seconds=search_seconds)
         starts = [schedule for schedule, _ in evaluated]
         with within(2 * seconds - request.spent):
             strategies = tuple(starts)

@@ -32,6 +32,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.search import ANY_EFFORT, Effort
+from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions
@@ -198,11 +199,12 @@ class FrontierProblem:
         target: int | None = None,
         effort: Effort = ANY_EFFORT,
         useless: Value = inf,
+        pool: ProcessPool | None = None,
     ) -> Result:
         """Search within a limit, from those of the known schedules that are comparable.
 
         With a target, the search ends once this value is reached or excluded. Values from `useless`
-        on are no better than a known one.
+        on are no better than a known one. `pool`: see `ConfigurationSearch`.
         """
         limited = limit_candidates.with_limit(self.problem.pipeline, limit)
         problem = replace(self.problem, pipeline=limited)
@@ -217,6 +219,7 @@ class FrontierProblem:
             effort=effort,
             target=target,
             choice=choice,
+            pool=pool,
         )
         self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
         if choice is not None and choice.fits:

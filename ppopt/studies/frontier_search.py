@@ -16,6 +16,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field, replace
 from itertools import chain, count, pairwise
 from math import inf
@@ -23,6 +24,7 @@ from math import inf
 from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
+from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Callback, Progress
@@ -65,6 +67,8 @@ class ParetoSearch:
     def __post_init__(self) -> None:
         limits = limits_of_any([problem.limits for problem in self.problems])
         self.curve = Curve(limits, [problem.bounds for problem in self.problems])
+        self._pool = ProcessPool(self.options)
+        """Processes of the searches within all limits."""
         self._vain = Counter[Value]()
         """Number of improvements in vain of a schedule, by its value."""
 
@@ -82,15 +86,16 @@ class ParetoSearch:
         self.seed(starts)
         if over() or not self.problems:
             return
-        self._search(self._last)
-        with part(self._params.edge):
-            self._minimize_memory()
-        while seconds_left() > self._params.min_seconds:
-            segment = self._next()
-            if segment is not None:
-                self._search(self._index(segment))
-            if not self._improve() and segment is None:
-                return
+        with closing(self._pool):
+            self._search(self._last)
+            with part(self._params.edge):
+                self._minimize_memory()
+            while seconds_left() > self._params.min_seconds:
+                segment = self._next()
+                if segment is not None:
+                    self._search(self._index(segment))
+                if not self._improve() and segment is None:
+                    return
 
     def _improve(self) -> bool:
         """Improve the schedule with the largest gap, within its own peak and without bounds.
@@ -98,15 +103,12 @@ class ParetoSearch:
         It starts from that schedule and from the next one. Returns False if there is none.
         """
         segment = max(self.curve.open(), key=self._gain, default=None)
-        point = None if segment is None else self.curve.best(self.curve.limits[segment.last])
-        if point is None or not self._is_by_clock(problem := self.problem_of(point.schedule)):
+        if segment is None or not self._gain(segment):
             return False
-        with within(self._turn_seconds * (1 << self._vain[point.value])):
-            options = self.options.in_scope(self._tell(point.limit))
-        with shield():
-            starts = self._starts(point.limit)
-            result = problem.search(point.limit, starts, options, effort=IMPROVEMENT)
-        self._take(filter(None, (result.schedule,)))
+        point, vain = self.curve.best(self.curve.limits[segment.last]), self._vain[segment.value]
+        assert point is not None
+        own, seconds = [self.problem_of(point.schedule)], self._turn_seconds * (1 << vain)
+        self._search_problems(own, point.limit, seconds, IMPROVEMENT)
         self._vain[point.value] += self.curve.best(point.limit) == point
         return True
 
@@ -115,19 +117,22 @@ class ParetoSearch:
 
         Above the last limit there is no other: its segment counts as one of mean width.
         """
+        vain = self._vain[segment.value]
+        if not self._by_clock or segment.value == inf or vain > self._params.max_vain:
+            return 0
         width = segment.last - segment.first + 1
         if segment.last == self._last:
-            width = max(width, len(self.curve.limits) // max(1, len(self.curve.points)))
-        gap = segment.value - segment.lower_bound if segment.value < inf else 0
-        return gap * width / (1 << self._vain[segment.value])
+            width = max(width, len(self.curve.limits) // len(self.curve.points))
+        return (segment.value - segment.lower_bound) * width / (1 << vain)
 
-    def _is_by_clock(self, problem: FrontierProblem) -> bool:
-        """Whether a problem is too large for a search whose result does not depend on the clock.
+    @property
+    def _by_clock(self) -> bool:
+        """Whether problems are too large for a search whose result does not depend on the clock.
 
         Then the best schedules are also improved between the searches of limits.
         """
-        max_reproducible = self.options.params.plan.max_reproducible
-        return bool(problem.decisions) and problem.problem.num_operations > max_reproducible
+        own, max_reproducible = self.problems[0], self.options.params.plan.max_reproducible
+        return bool(own.decisions) and own.problem.num_operations > max_reproducible
 
     @property
     def _last(self) -> int:
@@ -146,7 +151,8 @@ class ParetoSearch:
         Ends when the minimum is proved, when work is spent, or with an enclosing scope.
         """
         self._take((schedule,))
-        self._minimize_memory()
+        with closing(self._pool):
+            self._minimize_memory()
 
     def _minimize_memory(self) -> None:
         """Minimise memory at the goal, by bisection.
@@ -246,8 +252,8 @@ class ParetoSearch:
 
     def _urgency(self, segment: Segment) -> tuple[int, Value]:
         if segment.value == inf:
-            by_clock = self._is_by_clock(self.problems[0])
-            return len(self._tried(segment.first, segment.last)) - (not by_clock), -inf
+            tried = self._tried(segment.first, segment.last)
+            return len(tried) - (not self._by_clock), -inf
         tries = self.searches[self._index(segment)].tried
         if not tries and segment.step < self._params.worth * segment.value:
             tries = 1
@@ -280,7 +286,8 @@ class ParetoSearch:
         is_proved = best is not None and self.curve.lower_bound(largest) == best.value
         taken = self.searches[self._last].seconds if is_proved else 0.0
         params, operations = self._params, self.problems[0].problem.num_operations
-        return max(params.min_seconds, params.per_operation * operations, taken)
+        each = params.improved_per_operation if self._by_clock else params.per_operation
+        return max(params.min_seconds, each * operations, taken)
 
     def _seconds(self, index: int) -> float:
         """Seconds of a search, doubled with every try."""
@@ -296,23 +303,15 @@ class ParetoSearch:
     def _turn_seconds(self) -> float:
         """Seconds of the first search of a limit: an equal share for every likely point."""
         matter = min(len(self.curve.limits), 2 * self.problems[0].problem.pipeline.num_devices + 4)
-        seconds = self.options.time_limit / matter
-        if self._is_by_clock(self.problems[0]):
-            seconds *= self._params.by_clock
-        return max(self._min_seconds, seconds)
+        return max(self._min_seconds, self.options.time_limit / matter)
 
     def _search(self, index: int, target: int | None = None) -> None:
         """Search a limit; with a target, only until it is reached or excluded."""
         limit, searches = self.curve.limits[index], self.searches[index]
-        seconds = self._seconds(index)
-        with within(seconds):
-            options = self.options.in_scope(self._tell(limit))
-        level = searches.tried
-        effort = (
-            ANY_EFFORT if self.max_level is None else Effort(level, self._params.quick << level)
-        )
-        with shield():
-            spent = self._search_problems(limit, options, target, effort)
+        seconds, effort = self._seconds(index), ANY_EFFORT
+        if self.max_level is not None:
+            effort = Effort(searches.tried, self._params.quick << searches.tried)
+        spent = self._search_problems(self.problems, limit, seconds, effort, target)
         searches.seconds += spent
         if target is not None and self._is_settled(limit, target):
             return
@@ -323,33 +322,33 @@ class ParetoSearch:
             searches.exhausted |= searches.tried > self.max_level
 
     def _search_problems(
-        self, limit: int, options: SolveOptions, target: int | None, effort: Effort
+        self,
+        problems: Iterable[FrontierProblem],
+        limit: int,
+        seconds: float,
+        effort: Effort,
+        target: int | None = None,
     ) -> float:
-        """Search every problem within a limit, that of the best schedule first; return the seconds.
+        """Search some problems within a limit, that of the best schedule first; return the seconds.
 
         Each ends at the best value of those before it, and has an equal part of the time they left.
         """
-        starts = self._starts(limit)
-        order = sorted(
-            self.problems, key=lambda problem: not any(map(problem.comparable, starts[:1]))
-        )
-        best: Value = inf
-        total = 0.0
-        for problem, turn in options.turns(order):
-            settled = target is not None and best <= target
-            if total and (settled or problem.bounds.lower_bound(limit) >= best):
-                continue
-            result = problem.search(limit, starts, turn, target, effort, best)
-            total += result.solve_seconds
-            if result.schedule is not None and result.value_ticks is not None:
-                self._take((result.schedule,))
-                best = min(best, result.value_ticks)
-        return total
-
-    def _starts(self, limit: int) -> list[Schedule]:
-        """Schedules from which a search within a limit starts."""
         points = filter(None, (self.curve.best(limit), self.curve.next(limit)))
-        return [point.schedule for point in points]
+        starts = [point.schedule for point in points]
+        order = sorted(problems, key=lambda own: not any(map(own.comparable, starts[:1])))
+        best, enough, spent = inf, -inf if target is None else target, 0.0
+        with within(seconds):
+            options = self.options.in_scope(self._tell(limit))
+        with shield():
+            for problem, turn in options.turns(order):
+                if spent and (best <= enough or problem.bounds.lower_bound(limit) >= best):
+                    continue
+                result = problem.search(limit, starts, turn, target, effort, best, self._pool)
+                spent += result.solve_seconds
+                if result.schedule is not None and result.value_ticks is not None:
+                    self._take((result.schedule,))
+                    best = min(best, result.value_ticks)
+        return spent
 
     def seconds(self, limit: int) -> float:
         """Seconds of search at the smallest limit that allows a peak, both in ticks."""

@@ -121,8 +121,8 @@ def test_a_search_uses_the_processes(monkeypatch: pytest.MonkeyPatch) -> None:
         return started_pools[-1]
 
     monkeypatch.setattr(searching, "search_from", refused)
-    monkeypatch.setattr(searching, "SearchProcesses", started)
-    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    monkeypatch.setattr(search_processes, "SearchProcesses", started)
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
     assert result.status is Status.OPTIMAL and result.pipeline.costs.forward == (3, 3)
     (pool,) = started_pools
@@ -133,8 +133,8 @@ def test_with_one_worker_there_are_no_processes(monkeypatch: pytest.MonkeyPatch)
     def refused(_: int) -> SearchProcesses:
         raise AssertionError("started")
 
-    monkeypatch.setattr(searching, "SearchProcesses", refused)
-    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    monkeypatch.setattr(search_processes, "SearchProcesses", refused)
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), replace(OPTIONS, workers=1)).run()
     assert result.status is Status.OPTIMAL
 
@@ -166,8 +166,8 @@ def test_a_search_goes_on_without_its_processes(monkeypatch: pytest.MonkeyPatch)
             member.child.kill()
         return pool
 
-    monkeypatch.setattr(searching, "SearchProcesses", killed)
-    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    monkeypatch.setattr(search_processes, "SearchProcesses", killed)
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
     result = ConfigurationSearch(Forwards(), problem(1), OPTIONS).run()
     assert result.status is Status.OPTIMAL and result.pipeline.costs.forward == (3, 3)
 
@@ -264,7 +264,7 @@ def test_a_search_without_a_result_may_be_repeated(monkeypatch: pytest.MonkeyPat
     def lost(*_: Any, **__: Any) -> None:
         return
 
-    monkeypatch.setattr(searching, "WARM_UP", 0.0)
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
     monkeypatch.setattr(SearchProcesses, "run", lost)
     search = ConfigurationSearch(Forwards(), problem(1), OPTIONS)
     search.enumerate_listed()

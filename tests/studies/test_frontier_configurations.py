@@ -14,6 +14,8 @@ import pytest
 from ppopt import Frontier, Layer, Model, Pipeline, Result, Status, frontier, recheck, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
+from ppopt.solver.choices import search_processes
+from ppopt.solver.choices.search_processes import SearchProcesses
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.search import problem_of
@@ -194,6 +196,23 @@ def test_schedules_of_large_problems_are_improved_within_their_peaks() -> None:
         for point in before:
             best = explorer.curve.best(point.limit)
             assert best is not None and best.value <= point.value
+
+
+def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are started once, and end with the frontier."""
+    started: list[SearchProcesses] = []
+
+    def start(workers: int) -> SearchProcesses:
+        started.append(SearchProcesses(workers))
+        return started[-1]
+
+    monkeypatch.setattr(search_processes, "SearchProcesses", start)
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
+    pipeline = draw(Random(1), SEARCHES[1])
+    curve = frontier(pipeline, backward_kind="whole", workers=2, time_limit=600)
+    assert curve.status is Status.OPTIMAL and len(curve.points) > 1
+    (pool,) = started
+    assert all(member.child.poll() is not None for member in pool.members)
 
 
 @pytest.mark.parametrize("options", SEARCHES)

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 
-from ppopt.cancellation import over, seconds_left, shield, within
+from ppopt.cancellation import over, shield, within
 from ppopt.problem.exact import min_known
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
@@ -22,7 +22,7 @@ from ppopt.solver.choices.configuration import (
     SearchedConfigurations,
 )
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.choices.search_processes import MIN_SECONDS, WARM_UP, SearchProcesses
+from ppopt.solver.choices.search_processes import ProcessPool, SearchProcesses
 from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
@@ -38,14 +38,15 @@ class Driver:
         problem: Problem,
         options: SolveOptions,
         state: SearchedConfigurations,
+        pool: ProcessPool,
     ) -> None:
+        """`pool` has the processes that search configurations at once."""
         self._choice, self._options, self._state = choice, options, state
         self._grid = problem.pipeline.grid.time
         self.begun = False
         """Whether the enclosing scopes count, also without a value: after the first search of a
         configuration, or if none of the first candidates can be searched."""
-        self._processes: SearchProcesses | None = None
-        """Processes that search configurations at once; None: not started."""
+        self._pool = pool
         self._waiting: dict[Key, tuple[Configuration, int]] = {}
         """Configurations whose search has no result yet, with their levels before."""
 
@@ -90,7 +91,7 @@ class Driver:
         """
         with self._begun(tasks) as begun:
             for task in begun:
-                processes = self._processes_for(min_workers)
+                processes = self._pool.processes(min_workers)
                 following = None if processes is None else next(begun, None)
                 if processes is None or following is None:
                     self._search(*task)
@@ -101,7 +102,7 @@ class Driver:
     @contextmanager
     def aside(self, tasks: Iterator[tuple[Configuration, SearchTask]]) -> Iterator[None]:
         """Search configurations in processes during a block that uses one worker."""
-        processes = self._processes_for(min_workers=1)
+        processes = self._pool.processes(min_workers=1)
         if processes is None:
             yield
             return
@@ -176,30 +177,6 @@ class Driver:
         self._take(configuration, result)
         self._state.raise_bound()
         self.announce(self._choice.describe(configuration.key))
-
-    def at_once(self, min_workers: int) -> int:
-        """Number of searches at once if each has at least so many workers."""
-        processes = self._processes_for(min_workers)
-        return 1 if processes is None else processes.at_once(min_workers)
-
-    def _processes_for(self, min_workers: int) -> SearchProcesses | None:
-        """Processes for several searches at once of so many workers; None: one after the other."""
-        workers = self._options.workers
-        if workers < 2 * min_workers or over():
-            return None
-        worthwhile = self._options.spent >= WARM_UP and seconds_left() >= MIN_SECONDS
-        if self._processes is None and worthwhile:
-            self._processes = SearchProcesses(workers)
-        elif self._processes is not None and worthwhile:
-            self._processes.start_missing()
-        several = self._processes is not None and self._processes.at_once(min_workers) > 1
-        return self._processes if several else None
-
-    def close(self) -> None:
-        """End the processes; a later run may start new ones."""
-        if self._processes is not None:
-            self._processes.close()
-            self._processes = None
 
     # Results.
 

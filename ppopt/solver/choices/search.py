@@ -32,6 +32,7 @@ from ppopt.solver.choices.configuration import (
 from ppopt.solver.choices.driver import Driver
 from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
 from ppopt.solver.choices.result import result_of
+from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.choices.search_tasks import SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.options import SolveOptions
@@ -72,11 +73,13 @@ class ConfigurationSearch:
         *,
         start_schedules: Sequence[Schedule] = (),
         lower_bound: int = 0,
+        pool: ProcessPool | None = None,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
-        configurations was proved earlier.
+        configurations was proved earlier. `pool`: processes that this search does not end; None: it
+        has its own.
         """
         self.choice, self._problem, self._options = choice, problem, options
         self._params, self._random = options.params.configurations, Random(options.seed)
@@ -84,7 +87,9 @@ class ConfigurationSearch:
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.state = choice.searched(lower_bound)
         """State of the configurations."""
-        self._driver = Driver(choice, problem, options, self.state)
+        self._own_pool = ProcessPool(options)
+        self._pool = pool or self._own_pool
+        self._driver = Driver(choice, problem, options, self.state, self._pool)
         self._tasks = SearchTasks(choice, problem, options, self.state)
         self._contenders = Contenders(self.state, self._params)
         self._strongest: tuple[tuple[int, ...], ...] = ()
@@ -190,7 +195,7 @@ class ConfigurationSearch:
         """Improve contenders until they are closed; return whether the last ends in vain."""
         driver = self._driver
         race = SuccessiveHalving(
-            contenders, seconds_left(), at_once=driver.at_once(1), min_slice=self._min_slice
+            contenders, seconds_left(), at_once=self._pool.at_once(1), min_slice=self._min_slice
         )
         while not driver.over and (running := list(filter(self.state.is_open, race.running))):
             driver.run(
@@ -540,8 +545,8 @@ class ConfigurationSearch:
         return True
 
     def close(self) -> None:
-        """End the processes of the search; a later run may start new ones."""
-        self._driver.close()
+        """End the own processes of the search; a later run may start new ones."""
+        self._own_pool.close()
 
     def _refine(self, configuration: Configuration) -> None:
         """Include the one-device bounds in the bound of a configuration."""

@@ -17,11 +17,12 @@ from multiprocessing import connection
 from multiprocessing.connection import Connection
 from typing import NamedTuple
 
-from ppopt.cancellation import checkpoint, within
+from ppopt.cancellation import checkpoint, over, seconds_left, within
 from ppopt.errors import VerificationError
 from ppopt.solver import child_process
 from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search_tasks import SearchTask
+from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
 from ppopt.solver.search import search_from
 
@@ -209,6 +210,39 @@ class SearchProcesses:
         """End some processes."""
         _kill(members)
         self.members[:] = [member for member in self.members if member not in members]
+
+
+class ProcessPool:
+    """The processes of a request, started as soon as the time that is left is worth it."""
+
+    def __init__(self, options: SolveOptions) -> None:
+        self._options = options
+        self._processes: SearchProcesses | None = None
+        """None: not started."""
+
+    def processes(self, min_workers: int) -> SearchProcesses | None:
+        """Processes for several searches at once of so many workers; None: one after the other."""
+        workers = self._options.workers
+        if workers < 2 * min_workers or over():
+            return None
+        worthwhile = self._options.spent >= WARM_UP and seconds_left() >= MIN_SECONDS
+        if self._processes is None and worthwhile:
+            self._processes = SearchProcesses(workers)
+        elif self._processes is not None and worthwhile:
+            self._processes.start_missing()
+        several = self._processes is not None and self._processes.at_once(min_workers) > 1
+        return self._processes if several else None
+
+    def at_once(self, min_workers: int) -> int:
+        """Number of searches at once if each has at least so many workers."""
+        processes = self.processes(min_workers)
+        return 1 if processes is None else processes.at_once(min_workers)
+
+    def close(self) -> None:
+        """End the processes; a later search may start new ones."""
+        if self._processes is not None:
+            self._processes.close()
+            self._processes = None
 
 
 def _kill(members: Sequence[SearchProcess]) -> None:
