@@ -131,7 +131,8 @@ class ConfigurationSearch:
     def search(self, effort: Effort = ANY_EFFORT) -> None:
         """Search until proof, until effort is spent, or until an enclosing scope ends.
 
-        A further call resumes. A first configuration is searched in any case.
+        A further call resumes. A first configuration is searched in any case, but an improvement
+        needs hints.
         """
         if effort.level < 0:
             self.follow_hints()
