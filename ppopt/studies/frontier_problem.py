@@ -196,10 +196,10 @@ class FrontierProblem:
         limit: int,
         schedules: Sequence[Schedule],
         options: SolveOptions,
+        pool: ProcessPool | None = None,
         target: int | None = None,
         effort: Effort = ANY_EFFORT,
         useless: Value = inf,
-        pool: ProcessPool | None = None,
     ) -> Result:
         """Search within a limit, from those of the known schedules that are comparable.
 

@@ -343,7 +343,7 @@ class ParetoSearch:
             for problem, turn in options.turns(order):
                 if spent and (best <= enough or problem.bounds.lower_bound(limit) >= best):
                     continue
-                result = problem.search(limit, starts, turn, target, effort, best, self._pool)
+                result = problem.search(limit, starts, turn, self._pool, target, effort, best)
                 spent += result.solve_seconds
                 if result.schedule is not None and result.value_ticks is not None:
                     self._take((result.schedule,))

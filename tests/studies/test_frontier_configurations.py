@@ -223,7 +223,7 @@ def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any])
 
     def search(limit: int, target: int | None) -> Result:
         """Search a limit by itself."""
-        return FrontierProblem(problem).search(limit, [], checked_options(60, 1), target)
+        return FrontierProblem(problem).search(limit, [], checked_options(60, 1), target=target)
 
     best = search(limits[-1], None).value_ticks
     assert best is not None
