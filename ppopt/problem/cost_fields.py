@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from fractions import Fraction
 from typing import Any
 
-from ppopt.errors import Faults, InputError, NotApplicableError
+from ppopt.errors import Faults, InputError
 from ppopt.problem import units
 from ppopt.problem.backward_times import complete
 from ppopt.problem.cost_table import STAGE_COSTS, ZERO
@@ -146,28 +145,8 @@ def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:
     }
 
 
-def has_unequal_shares(fields: Fields) -> bool:
-    """Whether the costs differ from stage to stage."""
-    rows = (fields[cost.field] for cost in STAGE_COSTS)
-    shares = zip(*(values for values in rows if values is not None), strict=True)
-    return len(set(shares)) > 1
-
-
-def of_equal_chunks(
-    fields: Fields, chunks: int, stages: int
-) -> dict[str, tuple[Fraction, ...] | None]:
-    """Costs of the stages, `chunks` of which are the equal share of a device.
-
-    Raises NotApplicableError if shares differ: other placements then have other stages.
-    """
-    costs: dict[str, Any] = {}
-    for cost in STAGE_COSTS:
-        values = None if fields[cost.field] is None else tuple(flat(fields[cost.field]))
-        if values is not None and len(set(values)) > 1:
-            raise NotApplicableError(
-                f"{cost.name}: chunks cut unequal shares into other stages under every "
-                "placement; give one number for all, a placement list, or layers"
-            )
-        parts = chunks if cost.cut_by_chunks else 1
-        costs[cost.field] = None if values is None else (values[0] / parts,) * stages
-    return costs
+def unequal_share(fields: Fields) -> str:
+    """Name of a cost that differs from stage to stage; empty: there is none."""
+    rows = ((cost.name, fields[cost.field]) for cost in STAGE_COSTS)
+    unequal = (name for name, row in rows if row is not None and len(set(flat(row))) > 1)
+    return next(unequal, "")

@@ -247,23 +247,22 @@ class Instance:
     @cached_property
     def codes(self) -> tuple[Ints, ...]:
         """Numbers of the operations of every class in its first mode, by microbatch."""
-        return self._rows(self._numbers[SPLIT_MODE])
-
-    @cached_property
-    def _codes_of_whole(self) -> tuple[Ints, ...]:
-        """The same if every backward is whole."""
-        return self._rows(self._numbers[WHOLE_MODE])
+        return self._codes[SPLIT_MODE]
 
     def codes_in(self, class_id: int, option: int) -> Ints:
         """Numbers of the operations of a class in one of its modes, by microbatch.
 
         ABSENT if there is no operation in that mode.
         """
-        return (self.codes if option == SPLIT_MODE else self._codes_of_whole)[class_id]
+        return self._codes[option][class_id]
 
-    def _rows(self, table: Ints) -> tuple[Ints, ...]:
-        """The entries of the operations of every class of a table `[class, microbatch]`."""
-        return tuple(row[:size] for row, size in zip(table, self._sizes.tolist(), strict=True))
+    @cached_property
+    def _codes(self) -> list[tuple[Ints, ...]]:
+        sizes = self._sizes.tolist()
+        return [
+            tuple(row[:size] for row, size in zip(table, sizes, strict=True))
+            for table in self._numbers
+        ]
 
     @cached_property
     def _sizes(self) -> Ints:
@@ -323,12 +322,7 @@ class Instance:
         lag = np.broadcast_to(flow.lag[:, None], exist.shape)
         return Constraints(before[exist], after[exist], lag[exist])
 
-    @cached_property
-    def live_memory(self) -> tuple[ClassAllocation, ...]:
-        """Allocations of every microbatch in the first modes, if all of them are freed."""
-        return self.live_memory_in(SPLIT_MODE)
-
-    def live_memory_in(self, option: int) -> tuple[ClassAllocation, ...]:
+    def live_memory_in(self, option: int = SPLIT_MODE) -> tuple[ClassAllocation, ...]:
         """Allocations of every microbatch in these modes, from which class to which.
 
         What was allocated last is freed first.

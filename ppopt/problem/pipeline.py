@@ -10,7 +10,7 @@ from functools import cache, cached_property, partial
 from itertools import accumulate, pairwise
 from typing import Any
 
-from ppopt.errors import ConflictError, InputError
+from ppopt.errors import ConflictError, InputError, NotApplicableError
 from ppopt.problem import (
     cost_fields,
     frozen,
@@ -289,7 +289,7 @@ class Pipeline(PipelineStructure):
     @property
     def has_unequal_shares(self) -> bool:
         """Whether stages given by hand differ, so that equal chunks may be wrong."""
-        return self.model is None and cost_fields.has_unequal_shares(vars(self))
+        return self.model is None and bool(cost_fields.unequal_share(vars(self)))
 
     def without_model(self) -> Pipeline:
         """The same pipeline, its costs given stage by stage with an explicit placement.
@@ -299,8 +299,7 @@ class Pipeline(PipelineStructure):
         """
         if self.model is None:
             return self
-        stated = {field: row for field, row in self.costs.items() if field in self.stated_costs}
-        return self._of_stages(stated | self._allocated_for_all)
+        return self._of_stages(self._stated | self._allocated_for_all)
 
     def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
         """The same pipeline with other costs given stage by stage, on the same grid.
@@ -349,6 +348,11 @@ class Pipeline(PipelineStructure):
             )
         )
 
+    @property
+    def _stated(self) -> dict[str, Any]:
+        """The costs of stages that are stated, for one slice, by field."""
+        return {field: row for field, row in self.costs.items() if field in self.stated_costs}
+
     def placed(self, hosts: Sequence[int]) -> Pipeline:
         """The same stages on other devices, given as the device of every stage.
 
@@ -358,7 +362,12 @@ class Pipeline(PipelineStructure):
         """
         costs: dict[str, Any] = {}
         if self.model is None and self.num_chunks > 1:
-            costs = cost_fields.of_equal_chunks(vars(self), self.num_chunks, self.num_stages)
+            if unequal := cost_fields.unequal_share(vars(self)):
+                raise NotApplicableError(
+                    f"{unequal}: chunks cut unequal shares into other stages under every "
+                    "placement; give one number for all, a placement list, or layers"
+                )
+            costs = cost_fields.of_slice(self._stated, self.num_slices)
         return self.with_layers(
             stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs
         )

@@ -140,8 +140,8 @@ OF_PIPELINE: Mapping[Trait, Callable[[Pipeline], bool]] = {
     Trait.STEP_WORK: lambda pipeline: pipeline.has_gradient_work,
     Trait.OFFLOAD: lambda pipeline: pipeline.has_offload,
     Trait.FROZEN: lambda pipeline: any(pipeline.frozen_stages),
-    Trait.MICROBATCHES: lambda pipeline: any(
-        factor != 1 for factors in pipeline.factors for factor in factors
+    Trait.MICROBATCHES: lambda pipeline: (
+        {*(pipeline.microbatch_times or ()), *(pipeline.microbatch_memory or ())} - {1} != set()
     ),
     Trait.UNEQUAL_SLICES: lambda pipeline: {*(pipeline.slice_times or ())} - {1} != set(),
 }

@@ -70,7 +70,7 @@ def test_chosen_modes_that_are_all_alike_are_the_uniform_instance(seed: int) -> 
         )
         option = SPLIT_MODE if split else WHOLE_MODE
         amounts = [holding.amounts for holding in mixed.live_memory_in(option)]
-        assert amounts == [holding.amounts for holding in Instance(pipeline, kind).live_memory]
+        assert amounts == [holding.amounts for holding in Instance(pipeline, kind).live_memory_in()]
 
 
 def test_transfers_of_streams_are_operations_of_links() -> None:

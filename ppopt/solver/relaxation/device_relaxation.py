@@ -184,7 +184,7 @@ def needs_cumulative(instance: Instance, device: int) -> bool:
     classes = instance.classes
     return any(
         (classes[allocating].kind, classes[freeing].kind) != (OpKind.F, instance.closing)
-        for allocating, freeing, _ in instance.live_memory
+        for allocating, freeing, _ in instance.live_memory_in()
         if classes[allocating].resource == device
     )
 
