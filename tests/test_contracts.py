@@ -22,7 +22,7 @@ READERS = {
     *("pipeline_reading", "field_values", "cost_fields", "setting_fields", "sequence_lengths")
 }
 """Modules of `ppopt.problem` that read the input of users."""
-OF_INPUT = {"Pipeline", "Model", "Layers", "Layer", "with_stage_costs", "without_model"}
+OF_INPUT = {"Pipeline", "Model", "Layers", "Layer", "without_model"}
 """Calls that read the fields of a pipeline, or of a model, as a user states them."""
 
 
@@ -78,7 +78,7 @@ def test_the_search_reads_no_input() -> None:
     [
         "replace(problem.pipeline, order='given')",
         "replace(pipeline, mem_limit=None)",
-        "pipeline.with_stage_costs({})",
+        "pipeline.without_model()",
         "Pipeline(stages=1, batches=1)",
         "from ppopt.problem import field_values",
         "from ppopt.problem.cost_fields import of_slice",

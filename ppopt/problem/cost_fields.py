@@ -138,11 +138,9 @@ def _pairs_in_weight(pairs: PairTimes, stages: Sequence[Sequence[Layer]]) -> Pai
 
 
 def of_slice(costs: Mapping[str, Any], slices: int) -> dict[str, Any]:
-    """Fields of the costs of stages, from the costs of one of `slices` slices of a microbatch."""
-    return {
-        cost.field: times(costs.get(cost.field, ()), slices if cost.per_microbatch else 1) or None
-        for cost in STAGE_COSTS
-    }
+    """Fields of some costs of stages, from those of one of `slices` slices of a microbatch."""
+    parts = {cost.field: slices if cost.per_microbatch else 1 for cost in STAGE_COSTS}
+    return {field: times(row, parts[field]) or None for field, row in costs.items()}
 
 
 def unequal_share(fields: Fields) -> str:

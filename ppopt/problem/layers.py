@@ -168,8 +168,8 @@ class Layers:
 
     def without(self, fields: Iterable[str]) -> Self:
         """The layers without some costs, which are then 0."""
-        none: dict[str, Any] = dict.fromkeys(fields, 0)
-        return replace(self, layers=map_distinct(lambda each: replace(each, **none), self.layers))
+        none: dict[str, Any] = dict.fromkeys(fields, ZERO)
+        return self.mapped(lambda layer: replace(layer, **none))
 
     def on_compute(self) -> Self:
         """The layers without phases on links: a relaxation of stages of any of them.

@@ -299,29 +299,19 @@ class Pipeline(PipelineStructure):
         """
         if self.model is None:
             return self
-        return self._of_stages(self._stated | self._allocated_for_all)
+        return self._of_stages(self._stated | self._allocated_for_all, self.hosts[0])
 
-    def with_stage_costs(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
-        """The same pipeline with other costs given stage by stage, on the same grid.
-
-        `costs` has the costs of one slice, by the fields of `costs`; missing ones stay. `fields`
-        are other fields of the pipeline. Raises InputError if they make no pipeline.
-        """
-        unstated = {} if self.overlap is not None else {"overlap": (), "overlap_input": ()}
-        values = {**self.costs, **unstated, **self._allocated_for_all, **costs}
-        return self._of_stages(values, mem_limit=self.limits, **fields)
-
-    def _of_stages(self, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
-        """The pipeline whose stages state these costs of one slice; others are the default."""
-        fields |= dict.fromkeys(("chunks", "model", "partition", "recompute", "offload", "link"))
-        return replace(
-            self,
-            **cost_fields.of_slice(costs, self.num_slices),
-            stages=self.num_stages,
-            placement=self.hosts[0],
-            first_backward=FirstBackward.SPLIT,
-            frozen=self.frozen_stages,
+    def _of_stages(self, costs: Mapping[str, Any], hosts: Sequence[int]) -> Pipeline:
+        """The pipeline whose stages state these costs of one slice: nothing is read."""
+        fields = dict.fromkeys(("chunks", "model", "partition", "recompute", "offload", "link"))
+        return self.having(
             **fields,
+            **dict.fromkeys(cost.field for cost in STAGE_COSTS)
+            | cost_fields.of_slice(costs, self.num_slices),
+            stages=self.num_stages,
+            placement=tuple(hosts),
+            first_backward=FirstBackward.SPLIT,
+            frozen=self.frozen_stages if any(self.frozen_stages) else None,
         )
 
     @property
@@ -360,17 +350,14 @@ class Pipeline(PipelineStructure):
         of the devices. Raises NotApplicableError if chunks divide unequal shares: other placements
         then have other stages.
         """
-        costs: dict[str, Any] = {}
         if self.model is None and self.num_chunks > 1:
             if unequal := cost_fields.unequal_share(vars(self)):
                 raise NotApplicableError(
                     f"{unequal}: chunks cut unequal shares into other stages under every "
                     "placement; give one number for all, a placement list, or layers"
                 )
-            costs = cost_fields.of_slice(self._stated, self.num_slices)
-        return self.with_layers(
-            stages=self.num_stages, chunks=None, placement=tuple(hosts), **costs
-        )
+            return self._of_stages(self._stated, hosts)
+        return self.with_layers(stages=self.num_stages, chunks=None, placement=tuple(hosts))
 
     def with_partition(
         self, counts: Sequence[int], model: Model | None = None, **fields: Any

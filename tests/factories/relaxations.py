@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 from ppopt import Pipeline
+from ppopt.problem.cost_fields import of_slice
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.instance import Instance
 from ppopt.problem.link_mode import LinkMode
@@ -25,7 +28,23 @@ def pipeline_of(relaxed: Instance) -> Pipeline:
         fields["link_mode"] = LinkMode.DELAY
     if Trait.MICROBATCHES in costs.removed:
         fields |= {"microbatch_times": None, "microbatch_memory": None}
-    return costs.pipeline.with_stage_costs(stages, **fields)
+    return with_stage_costs(costs.pipeline, stages, **fields)
+
+
+def with_stage_costs(pipeline: Pipeline, costs: Mapping[str, Any], **fields: Any) -> Pipeline:
+    """The same pipeline with other costs of one slice given stage by stage, on the same grid."""
+    stages = pipeline.without_model()
+    unstated = {} if stages.overlap is not None else {"overlap": (), "overlap_input": ()}
+    values = {**stages.costs, **unstated, **costs}
+    return replace(
+        stages,
+        **of_slice(values, stages.num_slices),
+        stages=stages.num_stages,
+        placement=stages.hosts[0],
+        chunks=None,
+        mem_limit=pipeline.limits,
+        **fields,
+    )
 
 
 def _divided(values: Any, per_unit: int) -> Any:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from ppopt.problem.operation import Op, OpKind
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from tests.factories.relaxations import with_stage_costs
 from tests.oracles.whole_backward import bw_allocates
 
 F, B, W, BW = OpKind
@@ -227,7 +228,7 @@ ANY = pipelines()
 @st.composite
 def partly_frozen(draw: st.DrawFn) -> Pipeline:
     """Draw a pipeline of which some stages are frozen, mostly the first ones."""
-    pipeline = draw(ANY).with_stage_costs({})
+    pipeline = with_stage_costs(draw(ANY), {})
     first = draw(_integers(0, pipeline.num_stages))
     frozen = [stage < first or draw(st.booleans()) for stage in range(pipeline.num_stages)]
     return replace(pipeline, frozen=frozen)

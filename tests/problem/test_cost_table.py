@@ -52,7 +52,7 @@ fast = replace(given, device_speed=[5, 1])
 assert fast.ticks.costs.save[0] == fast.ticks.per_unit
 assert replace(given, slices=5).costs.save == given.costs.save
 assert ppopt.Pipeline(stages=2, batches=3, chunks=2, save=4).costs.save == (2, 2, 2, 2)
-assert given.with_stage_costs({"forward": (1, 1)}).costs.save == given.costs.save
+assert given.placed((1, 0)).costs.save == given.costs.save
 assert replace(given, frozen=[True, False]).save[0] == 0
 schedule = evaluate(given, "1f1b")
 assert loads(dumps(schedule), "x")[0] == schedule

@@ -20,7 +20,7 @@ SCHEDULES_OF_DECISIONS = "heuristics/first_schedules.py"
 METHODS = ("bounds", "cp_sat", "dynamic_programming", "exact", "heuristics", "relaxation")
 LAYOUT = {"batches", "routes", "slices", "stages", "order"}
 """Fields of a pipeline that are no costs: its layout, and the names of its microbatches."""
-COSTS = {"costs", "factors", "limits", "links", "ticks", "costs_at", "with_stage_costs"}
+COSTS = {"costs", "factors", "limits", "links", "ticks", "costs_at", "without_model"}
 READ = ({field.name for field in fields(Pipeline)} | COSTS) - LAYOUT
 
 

@@ -22,7 +22,6 @@ device has one route and two stages: nothing else is live until F(s, 0) starts.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from itertools import pairwise
 
 from ppopt.problem.backward_kind import BackwardKind
@@ -150,12 +149,12 @@ def without_gradient_work(pipeline: Pipeline) -> Pipeline:
     limits = pipeline.limits
     remaining = None
     if limits is not None:
-        remaining = [
+        remaining = tuple(
             max(ZERO, limit - amount) for limit, amount in zip(limits, gathered, strict=True)
-        ]
+        )
     model = pipeline.model
     fields = dict.fromkeys(STEP_FIELDS) if model is None else {"model": model.without(STEP_FIELDS)}
-    return replace(pipeline, mem_limit=remaining, optimizer_barrier=False, **fields)
+    return pipeline.with_layers(mem_limit=remaining, optimizer_barrier=False, **fields)
 
 
 def _add(draft: InstanceDraft, key: Key, resource: int, mode: Mode) -> int:

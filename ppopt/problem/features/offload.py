@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from operator import add, sub
 
+from ppopt.problem.cost_fields import of_slice
 from ppopt.problem.cost_table import OffloadFields, costs_in
 from ppopt.problem.costs import Ticks
 from ppopt.problem.features.draft import InstanceDraft
@@ -72,4 +73,5 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
         "forward_workspace": tuple(map(add, costs.forward_workspace, in_workspace)),
         **{cost.field: () for cost in costs_in(OffloadFields)},
     }
-    return stages.with_stage_costs(changed, host_link=HostLink.DUPLEX)
+    fields = of_slice(changed, stages.num_slices)
+    return stages.having(**fields, host_link=HostLink.DUPLEX, mem_limit=pipeline.limits)
