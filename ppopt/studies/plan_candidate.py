@@ -93,10 +93,6 @@ class PlanCandidate(SearchedConfigurations):
         """The smallest number of ticks of all microbatches if each takes at least a time."""
         return -(-time // self.weight)
 
-    def may_be_below(self, ceiling: int | None) -> bool:
-        """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
-        return ceiling is None or self.bound_without_search < ceiling
-
     # Bounds.
 
     def bound_partitions(self, ceiling: int | None, margin: float) -> None:
@@ -108,6 +104,10 @@ class PlanCandidate(SearchedConfigurations):
     def raise_bound(self, ceiling: int | None = None) -> None:
         """Raise the bound to the minimum over the partitions, and to that of the wider one."""
         super().raise_bound(ceiling)
+        self.raise_to_wider()
+
+    def raise_to_wider(self) -> None:
+        """Raise the bound to that of the configuration that has all schedules of this one."""
         if self.wider is not None:
             bounds = () if self.wider.infeasible else (self.wider.open_bound,)
             self.raise_to(bounds_of_all(bounds, NONE_LEFT))
@@ -202,5 +202,5 @@ class PlanCandidate(SearchedConfigurations):
                 result = replace(result, bound_ticks=bound)
         longest = None if best is None else self.ticks(best)
         status = RowStatus.of(result.value_ticks, bound, longest, searched=bool(self.searches))
-        ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
+        ruled_out = status is RowStatus.PRUNED and self.bound_without_search >= (best or 0)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)

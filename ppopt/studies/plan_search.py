@@ -158,7 +158,7 @@ class PlanSearch:
     ) -> None:
         """Start every configuration from the first schedules of open ones."""
         set_up = self.set_up
-        for candidate in filter(self._is_open, candidates):
+        for candidate in filter(self.state.is_group_open, candidates):
             checkpoint()
             first = first_schedules_of(
                 set_up.space, candidate.problem.pipeline, set_up.objective, set_up.backward_kind
@@ -258,7 +258,9 @@ class PlanSearch:
         each, share = params.first_round_partitions, params.first_round
         if round_index:
             each, share = params.partitions_per_round * 2 ** (round_index - 1), 1.0
-        effort = Effort(max(0, round_index - 1), each * sum(map(self._is_open, self._searched)))
+        effort = Effort(
+            max(0, round_index - 1), each * sum(map(self.state.is_group_open, self._searched))
+        )
         self._turn(share, partial(self._search.search, effort))
 
     def _bound(self, share: float) -> None:
@@ -268,8 +270,8 @@ class PlanSearch:
         self._search.bound(share)
         self.tell("bounds")
         for candidate in self._included:
-            candidate.raise_bound(self.state.end)
-            if self._is_open(candidate):
+            candidate.raise_to_wider()
+            if self.state.is_group_open(candidate):
                 with part(share * self._params.included_bounding):
                     candidate.bound_partitions(self.state.end, self._params.margin)
                 candidate.raise_bound(self.state.end)
@@ -320,10 +322,6 @@ class PlanSearch:
         state = self.state
         return None if state.infeasible else min_known((state.open_bound, state.end))
 
-    def _is_open(self, candidate: PlanCandidate) -> bool:
-        """Whether a configuration may be better than the best one, or is the best one, unproved."""
-        return not (candidate.infeasible or self.state.is_beaten(candidate.open_bound))
-
     # The plan.
 
     def _update_candidates(self) -> None:
@@ -337,7 +335,7 @@ class PlanSearch:
             own = list(filter(candidate.contains, schedules))
             for schedule in own:
                 candidate.take(schedule)
-            candidate.raise_bound(self.state.end)
+            candidate.raise_to_wider()
             candidate.shared_searches = len(own)
 
     @shield()

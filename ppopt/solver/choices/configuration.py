@@ -224,6 +224,10 @@ class SearchedConfigurations:
         end = self.end
         return end is not None and bound >= end
 
+    def is_group_open(self, group: SearchedConfigurations) -> bool:
+        """Whether a group may have a schedule that is better than the best, and useful."""
+        return not (group.infeasible or self.is_beaten(group.open_bound))
+
     @property
     def finished(self) -> bool:
         """Whether nothing better than the best schedule, or below the cutoff, remains."""
