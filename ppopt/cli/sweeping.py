@@ -27,7 +27,7 @@ _SHARD = re.compile(r"([0-9]{1,6})/([0-9]{1,6})")
     settings_but(
         time_limit="time limit of the search of a row in seconds (default: 60)",
         workers="processors of every search; with 1, a search that ends before its time limit "
-        "gives the same result each time (default: 1)",
+        "gives the same value each time (default: 1)",
         output="file for the rows: page (.html), .csv or .json; may be repeated",
     ),
     values=argument(
