@@ -33,6 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.search import ANY_EFFORT, Effort
 from ppopt.solver.choices.search_processes import ProcessPool
+from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions
@@ -227,6 +228,17 @@ class FrontierProblem:
             value = schedule.metrics.value_ticks(problem.objective)
             result = replace(result, schedule=schedule, value_ticks=value)
         return result
+
+    def improvement(self, schedule: Schedule, options: SolveOptions, seconds: float) -> SearchTask:
+        """Search for a better schedule within the peak of a schedule, in its configuration."""
+        from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
+
+        limit, _ = self.point(schedule)
+        pipeline = limit_candidates.with_limit(schedule.pipeline, limit, self.problem.pipeline)
+        problem = replace(self.problem, pipeline=pipeline)
+        start = WarmStart(schedules=(schedule,), bound=self.bounds.bound(limit).bound)
+        own_options = options.without(left_out_when_improving(problem.reduced))
+        return SearchTask(problem, start, own_options, seconds)
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
         """Problem of the configuration of a schedule; None if it has no others to choose from.

@@ -23,11 +23,13 @@ from math import inf
 
 from ppopt.cancellation import over, part, seconds_left, shield, within
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
 from ppopt.solver.choices.search_processes import ProcessPool
+from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
-from ppopt.solver.result import Callback, Progress
+from ppopt.solver.result import Callback, Progress, Result
 from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment, Value
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.limit_candidates import limits_of_any
@@ -98,19 +100,40 @@ class ParetoSearch:
                     return
 
     def _improve(self) -> bool:
-        """Improve the schedule with the largest gap, within its own peak and without bounds.
+        """Improve the schedules with the largest gaps, within their own peaks and without bounds.
 
-        It starts from that schedule and from the next one. Returns False if there is none.
+        As many at once as there are processes; alone, a search also starts from the next schedule.
+        Returns False if there is none.
         """
-        segment = max(self.curve.open(), key=self._gain, default=None)
-        if segment is None or not self._gain(segment):
+        gains = sorted(filter(self._gain, self.curve.open()), key=self._gain, reverse=True)
+        ends = [self.curve.limits[segment.last] for segment in gains[: self._pool.at_once(1)]]
+        points = list(filter(None, map(self.curve.best, ends)))
+        if not points:
             return False
-        point, vain = self.curve.best(self.curve.limits[segment.last]), self._vain[segment.value]
-        assert point is not None
-        own, seconds = [self.problem_of(point.schedule)], self._turn_seconds * (1 << vain)
-        self._search_problems(own, point.limit, seconds, IMPROVEMENT)
-        self._vain[point.value] += self.curve.best(point.limit) == point
+        doublings = min(self._vain[point.value] for point in points)
+        seconds = min(seconds_left(), self._turn_seconds * (1 << doublings))
+        processes = self._pool.processes(min_workers=1)
+        if processes is None or len(points) == 1:
+            del points[1:]
+            own = [self.problem_of(points[0].schedule)]
+            self._search_problems(own, points[0].limit, seconds, IMPROVEMENT)
+        else:
+            tasks = (self._improvement(point, seconds) for point in points)
+            processes.run(tasks, self._receive, over=over, cutoff=lambda _: None)
+        for point in points:
+            self._vain[point.value] += self.curve.best(point.limit) == point
         return True
+
+    def _improvement(self, point: ParetoPoint, seconds: float) -> tuple[Configuration, SearchTask]:
+        """Search of a process for a better schedule of a configuration."""
+        own = self.problem_of(point.schedule)
+        task = own.improvement(point.schedule, self.options, seconds)
+        return Configuration((point.limit,), 0), task
+
+    def _receive(self, _: Configuration, result: Result) -> None:
+        """Add the schedule of a search in a process."""
+        self._take(filter(None, (result.schedule,)))
+        self.options.tell(f"{len(self.curve.points)} points")
 
     def _gain(self, segment: Segment) -> float:
         """Area between value and bound of a segment per second of its next improvement.

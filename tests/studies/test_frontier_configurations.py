@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,8 @@ from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.search import problem_of
 from ppopt.studies import frontier as module
+from ppopt.studies.evaluate import evaluate
+from ppopt.studies.frontier_curve import ParetoPoint
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from tests.cli.cli_run import done, json_of
@@ -213,6 +216,33 @@ def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPa
     assert curve.status is Status.OPTIMAL and len(curve.points) > 1
     (pool,) = started
     assert all(member.child.poll() is not None for member in pool.members)
+
+
+def test_schedules_within_several_limits_are_improved_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each in a process, from one microbatch at a time."""
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
+    model = Model([Layer(1, activation=1), Layer(1, activation=4)])
+    pipeline = model.pipeline(devices=2, batches=6, partition="search")
+    space = FrontierProblem(problem_of(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
+    params = SolveParams(plan=PlanParams(max_reproducible=0))
+    explorer = ParetoSearch([space], replace(checked_options(60, 2), params=params))
+    explorer.seed([*space.one_at_a_time(), evaluate(replace(pipeline, partition="even"), "gpipe")])
+    before, improved = list(explorer.curve.points), list[ParetoPoint]()
+    improvement = explorer._improvement
+
+    def noted(point: ParetoPoint, seconds: float) -> Any:
+        improved.append(point)
+        return improvement(point, seconds)
+
+    monkeypatch.setattr(explorer, "_improvement", noted)
+    with explorer.options.scope(), closing(explorer._pool):
+        assert explorer._improve()
+    assert sorted(improved) == before and len(before) == 2
+    best = [explorer.curve.best(point.limit) for point in before]
+    assert all(own and own.value <= point.value for own, point in zip(best, before, strict=True))
+    assert best != before
 
 
 @pytest.mark.parametrize("options", SEARCHES)
