@@ -154,12 +154,11 @@ class Ticks(NamedTuple):
     """Delay from every stage to the next one: `down[route][stage]`, 0 on one device."""
     up: tuple[Row, ...]
     """Delay from every stage's successor back to it: `up[route][stage]`, 0 on one device."""
-    retained: tuple[int, ...]
-    """Part of the activation that F retains, per stage, without the offloaded part. That part is
-    modelled as workspace of F, and B or BW allocates it at its start. This makes the
-    compute-only problem a relaxation."""
     workspace: tuple[tuple[int, ...], ...]
-    """Memory that an operation needs only while it runs: `workspace[kind][stage]`."""
+    """Memory that an operation needs only while it runs: `workspace[kind][stage]`.
+
+    The offloaded part of an activation is modelled as workspace of F, and B or BW allocates it at
+    its start. This makes the compute-only problem a relaxation."""
     allocates: tuple[tuple[int, ...], ...]
     """Memory that an operation allocates at its start: `allocates[kind][stage]`."""
     frees: tuple[tuple[int, ...], ...]
@@ -317,7 +316,6 @@ def by_kind(costs: StageCosts[int], arrays: StageArrays | None = None) -> dict[s
         "costs": costs,
         "overlap": _sum(costs.overlap, costs.recompute_time),
         "overlap_input": _sum(costs.overlap_input, costs.recompute_time),
-        "retained": tuple(arrays.retained.tolist()),
         **{field: tuple(tuple(row.tolist()) for row in kinds) for field, kinds in rows.items()},
     }
 

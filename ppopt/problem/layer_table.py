@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
-from math import gcd
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
@@ -97,17 +96,13 @@ class LayerTable:
         own = self.sums["kept"][:-1] + self.amounts["activation"]
         return RangeMaximum(own + self.amounts[WORKSPACES[OpKind.BW]])
 
-    def multiplied(self, factor: Fraction) -> tuple[LayerTable, int]:
-        """The memory of a microbatch with this factor, and its ticks in one tick of these layers.
-
-        Numbers stay small: ticks are as coarse as the products permit.
-        """
-        fields = ("kept", "activation")
-        common = gcd(factor.denominator, *(int(np.gcd.reduce(self.amounts[f])) for f in fields))
-        finer, workspace = factor.denominator // common, WORKSPACES[OpKind.BW]
-        amounts = {field: self.amounts[field] // common * factor.numerator for field in fields}
-        amounts[workspace] = self.amounts[workspace] * finer
-        return replace(self, amounts={**self.amounts, **amounts}), finer
+    def multiplied(self, factor: Fraction) -> LayerTable:
+        """The memory of a microbatch with this factor, whose denominator divides the ticks."""
+        changed = {
+            field: self.amounts[field] // factor.denominator * factor.numerator
+            for field in ("kept", "activation")
+        }
+        return replace(self, amounts={**self.amounts, **changed})
 
     def stages(self, low: Ints, high: Ints) -> dict[str, Ints]:
         """Costs of stages of these runs, by field; those of pairs follow from others.

@@ -158,7 +158,7 @@ def costs_of(
     costs: StageCosts[int],
     times: Factor,
     memory: Factor,
-    allocated: Sequence[Fraction] | None,
+    allocated: Sequence[int] | None,
     in_weight: bool,
 ) -> StageCosts[int]:
     """Costs of stages, in ticks, for a microbatch with these factors.
@@ -174,11 +174,10 @@ def costs_of(
         for cost in STAGE_COSTS
     }
     if allocated is not None:
-        amounts = tuple(map(exact.whole, allocated))
-        rows["backward_workspace"] = tuple(map(min, amounts, costs.backward_workspace))
-        rows["recompute_memory"] = tuple(map(sub, amounts, rows["backward_workspace"]))
+        rows["backward_workspace"] = tuple(map(min, allocated, costs.backward_workspace))
+        rows["recompute_memory"] = tuple(map(sub, allocated, rows["backward_workspace"]))
         if in_weight:
-            rows["weight_workspace"] = (amounts[0], *costs.weight_workspace[1:])
+            rows["weight_workspace"] = (allocated[0], *costs.weight_workspace[1:])
     return StageCosts(**rows)
 
 

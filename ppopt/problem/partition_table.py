@@ -178,10 +178,11 @@ class PartitionTable:
         delays = self.delays(high)[1:].reshape(2, pipeline.routes, -1)[..., :-1]
         return StageRow(costs, delays, self.devices)
 
-    def allocated(self, counts: Sequence[int], factor: Fraction) -> list[Fraction]:
+    def allocated(self, counts: Sequence[int], factor: Fraction) -> list[int]:
         """Memory that BW of stages allocates for a microbatch with this factor, in ticks."""
-        high, (layers, finer) = _ends(counts), self.layers.multiplied(factor)
-        return [Fraction(ticks, finer) for ticks in layers.allocated(high - counts, high).tolist()]
+        high = _ends(counts)
+        amounts: list[int] = self.layers.multiplied(factor).allocated(high - counts, high).tolist()
+        return amounts
 
     def delays_of(self, counts: Sequence[int]) -> dict[str, tuple[Fraction, ...]]:
         """Delays between stages that follow from the sizes of outputs, by field."""

@@ -322,7 +322,7 @@ class Pipeline(PipelineStructure):
         if not rows:
             return {}
         unit, per_unit = self.grid.memory, numbers_at_speed_1(self).grid.memory
-        each = [[amount / unit for amount in row] for row in rows]
+        each = [[Fraction(amount, unit) for amount in row] for row in rows]
         return microbatches.costs_of_all(self.costs, each, min(factors), in_weight, per_unit)
 
     @cached_property
@@ -506,9 +506,7 @@ class Pipeline(PipelineStructure):
         allocated = rows[0] if rows else None
         return microbatches.costs_of(costs, times, memory, allocated, in_weight)
 
-    def _allocated_by_backward(
-        self, factors: Iterable[Factor]
-    ) -> tuple[list[list[Fraction]], bool]:
+    def _allocated_by_backward(self, factors: Iterable[Factor]) -> tuple[list[list[int]], bool]:
         """Memory that BW of stages allocates for a slice of microbatches with factors, in ticks.
 
         Empty: what follows from `costs`. And whether W of stage 0 runs all of its backward.

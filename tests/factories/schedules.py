@@ -472,7 +472,7 @@ def allocated(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int
     offloaded = factor * ticks.costs.offload_memory[stage]
     if kind == OpKind.BW:
         return int(bw_allocates(pipeline, stage, factor) + offloaded)
-    retained = factor * (ticks.retained[stage] + ticks.costs.offload_memory[stage])
+    retained = factor * ticks.costs.kept[stage]
     missing = (
         factor * (ticks.costs.activation[stage] + max(0, ticks.costs.memory_b[stage])) - retained
     )
@@ -486,7 +486,8 @@ def freed(pipeline: Pipeline, kind: int, stage: int, microbatch: int) -> int:
     """Memory that an operation gives at its end, in ticks."""
     ticks, factor = pipeline.ticks, factor_of_memory(pipeline, microbatch)
     if kind == OpKind.BW:
-        return int(factor * ticks.retained[stage]) + allocated(pipeline, kind, stage, microbatch)
+        retained = ticks.costs.kept[stage] - ticks.costs.offload_memory[stage]
+        return int(factor * retained) + allocated(pipeline, kind, stage, microbatch)
     by_b, offloaded = ticks.costs.memory_b[stage], ticks.costs.offload_memory[stage]
     own = (offloaded, max(0, -by_b), ticks.costs.activation[stage] + by_b)[kind]
     workspace = ticks.workspace[kind][stage] - (offloaded if kind == OpKind.F else 0)

@@ -224,13 +224,19 @@ def _weights(pipeline: Pipeline, group: Group) -> tuple[Step | None, ...]:
     )
 
 
+def _retained(pipeline: Pipeline, stage: int) -> int:
+    """Activation that F keeps on the device."""
+    costs = pipeline.ticks.costs
+    return costs.kept[stage] - costs.offload_memory[stage]
+
+
 def _memory(pipeline: Pipeline, kind: OpKind, stage: int) -> tuple[int, int]:
     """What an operation takes and gives: F what it keeps, B what is missing, BW one layer of it."""
     if kind is OpKind.BW:
         allocated = bw_allocates(pipeline, stage) + pipeline.ticks.costs.offload_memory[stage]
-        return allocated, pipeline.ticks.retained[stage] + allocated
+        return allocated, _retained(pipeline, stage) + allocated
     whole, at_b = pipeline.ticks.costs.activation[stage], pipeline.ticks.costs.memory_b[stage]
-    retained, own = pipeline.ticks.retained[stage], pipeline.ticks.workspace[kind][stage]
+    retained, own = _retained(pipeline, stage), pipeline.ticks.workspace[kind][stage]
     allocates, frees = {
         OpKind.F: (retained, 0),
         OpKind.B: (whole - retained + max(at_b, 0), max(-at_b, 0)),

@@ -54,7 +54,7 @@ def test_bw_allocates(layers: list[dict[str, Any]], allocated: int) -> None:
     recomputing = pipeline(*layers)
     assert allocated_by_whole_backward(recomputing, Fraction(1)) == [allocated]
     assert recomputing.ticks.allocates[OpKind.BW] == (allocated,)
-    assert recomputing.ticks.frees[OpKind.BW] == (allocated + recomputing.ticks.retained[0],)
+    assert recomputing.ticks.frees[OpKind.BW] == (allocated + recomputing.ticks.costs.kept[0],)
 
 
 def test_whole_stages_recompute_at_once_if_the_model_says_so() -> None:

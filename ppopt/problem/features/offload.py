@@ -6,7 +6,7 @@ OFFLOAD frees its memory at its end, and RELOAD allocates it at its start. Each 
 device and its host moves one activation at a time; on a shared link, both directions together do.
 
 Compute alone is a relaxation: the memory is freed as soon as F ends, and allocated when the
-backward starts (`ppopt.problem.costs.Ticks.retained`).
+backward starts (`ppopt.problem.costs.Ticks.workspace`).
 """
 
 from __future__ import annotations

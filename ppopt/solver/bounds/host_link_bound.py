@@ -46,7 +46,7 @@ def host_link_bound(
     if ticks.limits is not None and (headroom := ticks.limits[device] - ticks.static[device]) > 0:
         area = 0
         for stage in hosted:
-            live = ticks.retained[stage] + ticks.costs.offload_memory[stage]
+            live = ticks.costs.kept[stage]
             alone = route.forward[stage] + route.backward[stage]
             area += slices * sum(
                 int(live * factor) * (alone + 2 * time)
