@@ -95,7 +95,8 @@ class StrategyConfigurations:
     def every(self, max_count: int, size: int) -> list[Ints] | None:
         """All configurations in batches of a size; None if there are more than `max_count`.
 
-        Returns None also if counting the options of all partitions would take too long.
+        Those of the partition of the pipeline come first. Returns None also if counting the options
+        of all partitions would take too long.
         """
         if self.partitions > max_count or (
             self.cut and self.optional and self._layers > MAX_COUNTED_LAYERS
@@ -104,6 +105,7 @@ class StrategyConfigurations:
         keys = list(islice(self._every_key(), max_count + 1))
         if len(keys) > max_count:
             return None
+        keys.sort(key=lambda key: key[: self.num_stages] != self.base.counts)
         return [np.array(keys[low : low + size]) for low in range(0, len(keys), size)]
 
     def _every_key(self) -> Iterator[Key]:

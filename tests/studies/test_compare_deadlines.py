@@ -59,6 +59,19 @@ def test_the_first_point_of_a_strategy_needs_no_neighbours(monkeypatch: pytest.M
     assert search.fits
 
 
+@pytest.mark.parametrize("strategy", ["1f1b", "zb-2p", "v-half"])
+def test_without_time_no_strategy_is_slower_than_with_its_balanced_partition(strategy: str) -> None:
+    """Also if its configurations are evaluated one by one, since its order adapts to times."""
+    model = Model([{"forward": forward} for forward in (1, 1, 1, 1, 4, 5)])
+    chunks = {"devices": 2, "batches": 4, "chunks": 2 if strategy == "v-half" else 1}
+    pipeline = model.pipeline(**chunks, partition="search")
+    search = StrategySearch(pipeline, strategy, Objective.MAKESPAN)
+    with within(-1.0):
+        search.descend()
+    balanced = ppopt.evaluate(model.pipeline(**chunks, partition="balanced"), strategy)
+    assert search.schedule().makespan <= balanced.makespan
+
+
 def test_a_descent_reads_the_clock_at_every_stage_with_new_options(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
