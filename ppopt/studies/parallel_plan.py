@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fractions import Fraction
+from functools import partial
 from math import exp
 
 from ppopt import interrupts
@@ -264,20 +265,13 @@ class _ParallelSearch:
         """Evaluate strategies on every open combination, the most promising first.
 
         After a share of the time this ends once a combination has a step. Those of the smallest
-        steps are evaluated further.
+        steps are evaluated further. Further ones have a time limit, so none of these waits in a
+        process for another one to end.
         """
-        with part(QUICK_SHARE):
-            self._evaluate(further=False)
-        with part(FURTHER_SHARE):
-            self._evaluate(further=True)
-
-    def _evaluate(self, *, further: bool) -> None:
-        """Evaluate strategies on every open combination that has no plan.
-
-        Further ones have a time limit, so none of these waits in a process for another one to end.
-        """
-        tasks = self._first_tasks(further=further)
-        run_tasks(self._engine, lambda: next(tasks, None), self._take_first, ahead=not further)
+        for share, further in ((QUICK_SHARE, False), (FURTHER_SHARE, True)):
+            following = partial(next, self._first_tasks(further=further), None)
+            with part(share):
+                run_tasks(self._engine, following, self._take_first, ahead=not further)
 
     def _first_tasks(self, *, further: bool) -> Iterator[tuple[int, FirstTask]]:
         for index in self._open():

@@ -146,6 +146,10 @@ class SetUpDone(Done):
     """Why the combination is invalid."""
 
 
+LATE = SetUpDone(skipped=OUT_OF_TIME)
+"""Outcome of a combination that is not set up."""
+
+
 @dataclass(frozen=True)
 class SetUpTask:
     """The set-up of a combination."""
@@ -183,44 +187,39 @@ class SetUp:
         """
         every = dict.fromkeys(space.combinations())
         self._tasks = [SetUpTask(space, choices, each) for each in every]
-        self._valid: dict[Parallelism, Combination] = {}
-        self._skipped: dict[Parallelism, str] = {}
-        self._wrong: dict[Parallelism, str] = {}
-        """Why the input is wrong, by the combinations that say so."""
+        self._outcomes = dict.fromkeys(every, LATE)
+        self._valid = self._wrong = False
+        """Whether a combination is valid, and whether the input is wrong."""
         self._run(engine)
-        for each in filter(self._wrong.get, every):
-            raise InputError(self._wrong[each])
-        self.combinations = {each: self._valid[each] for each in every if each in self._valid}
+        outcomes = self._outcomes.items()
+        for _, done in outcomes:
+            if done.failed is not None:
+                raise InputError(done.failed)
+        self.combinations = {each: done.combination for each, done in outcomes if done.combination}
         """Valid combinations, in the order of the space."""
-        left_out = (each for each in every if each not in self._valid)
-        self.skipped = {each: self._skipped.get(each, OUT_OF_TIME) for each in left_out}
+        self.skipped = {each: done.skipped for each, done in outcomes if done.skipped}
         """Those that are left out, each with the reason."""
 
     def _run(self, engine: Engine) -> None:
         waiting = takewhile(lambda _: not self._ends, enumerate(self._tasks))
         run_tasks(engine, lambda: next(waiting, None), self._take)
-        for task in self._tasks:
-            if not (self._valid or self._wrong or task.parallelism in self._skipped):
-                self._add(task, task.perform())
+        for index, task in enumerate(self._tasks):
+            if not (self._valid or self._wrong) and self._outcomes[task.parallelism] is LATE:
+                self._take([(index, task.perform())])
 
     @property
     def _ends(self) -> bool:
         """Whether no further combination is set up."""
-        return bool(self._wrong or (self._valid and over()))
+        return self._wrong or (self._valid and over())
 
     def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
         """Process the outcomes of tasks; those that failed are performed in this process."""
         for index, done in ended:
             task = self._tasks[index]
-            self._add(task, done if isinstance(done, SetUpDone) else task.perform())
-
-    def _add(self, task: SetUpTask, done: SetUpDone) -> None:
-        if done.failed is not None:
-            self._wrong[task.parallelism] = done.failed
-        elif done.combination is not None:
-            self._valid[task.parallelism] = done.combination
-        else:
-            self._skipped[task.parallelism] = done.skipped or ""
+            outcome = done if isinstance(done, SetUpDone) else task.perform()
+            self._outcomes[task.parallelism] = outcome
+            self._valid |= outcome.combination is not None
+            self._wrong |= outcome.failed is not None
 
     @property
     def spaces(self) -> dict[Parallelism, PlanSpace]:
