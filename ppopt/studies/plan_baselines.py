@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import chain, product
-from operator import attrgetter
 from typing import Any
 
 from ppopt.cancellation import over, turns
@@ -42,11 +41,6 @@ class PlanEvaluation(Evaluation):
     in_space: bool
     """Whether the plan could choose its schedule."""
 
-    @property
-    def sort_key(self) -> tuple[bool, bool]:
-        """Sort key: strategies that most trainers run, then those that the plan could choose."""
-        return self.name not in KNOWN, not self.in_space
-
 
 class PlanBaselines:
     """Evaluates strategies for a plan until the time is up."""
@@ -68,13 +62,14 @@ class PlanBaselines:
     def search(self, batches: int, **limits: Any) -> None:
         """Evaluate the remaining strategies in the time left, within `limits`.
 
-        See `evaluate_strategies`.
+        Those that most trainers run come first, then those that the plan could choose. See
+        `evaluate_strategies`.
         """
         waiting = self._waiting.setdefault(batches, list(self._strategies(batches)))
         evaluations = self._evaluations.setdefault(batches, [])
         while waiting and not over():
             evaluations += self._placed(waiting.pop(0))
-        evaluations.sort(key=attrgetter("sort_key"))
+        evaluations.sort(key=lambda each: (each.name not in KNOWN, not each.in_space))
         late = [each for each in evaluations if each.out_of_time]
         evaluate_strategies(late, self._objective, max_seconds=MAX_SECONDS, **limits)
 

@@ -107,7 +107,6 @@ class PlanSearch:
         search = partial(self.baselines.search, max_descents=max_descents, tell=self.tell)
         with part(params.baseline_share), within(max_seconds):
             self._for_each_count(search)
-        self.start_from(self.baselines.schedules)
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
@@ -116,15 +115,18 @@ class PlanSearch:
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             self._for_each_count(self.baselines.refine)
-        self.start_from(self.baselines.schedules)
         self._turn(share, self._search.follow_hints)
 
     def _for_each_count(self, run: Callable[[int], None]) -> None:
-        """Run for every number of microbatches, each in an equal part of the time left."""
+        """Run for every number of microbatches, each in an equal part of the time; then start.
+
+        Every configuration starts from its best baseline.
+        """
         counts = self.set_up.space.batches
         for batches, turn in turns(counts, equal_part):
             with turn:
                 run(batches)
+        self.start_from(self.baselines.schedules)
 
     def start_from_late_baselines(self) -> None:
         """Evaluate the remaining strategies in the time left, after the search."""
