@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from time import monotonic
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 from ppopt import processors
 from ppopt.errors import InputError, check_type
@@ -72,12 +72,13 @@ def recheck(
     remaining = max(MIN_TIME, began + time_limit - monotonic())
     try:
         outcome = check(stated, remaining, workers, seed, progress)
-        if Trait.MICROBATCHES not in stated.traits or stated.decisions == Decisions.ORDER:
-            return outcome
-        source = "file" if isinstance(result, Timetable) else "result"
-        return replace(outcome, reason=f"{outcome.reason}, in the order of the {source}")
+        if Trait.MICROBATCHES in stated.traits and stated.decisions != Decisions.ORDER:
+            source = "file" if isinstance(result, Timetable) else "result"
+            reason = f"{outcome.reason}, in the order of the {source}"
+            outcome = replace(outcome, reason=reason)
     except KeyboardInterrupt:
-        return Recheck(Verdict.UNDECIDED, "stopped early", (), monotonic() - began)
+        outcome = Recheck(Verdict.UNDECIDED, "stopped early", ())
+    return replace(outcome, seconds=monotonic() - began)
 
 
 def _no_bound(result: HasClaim | Timetable) -> str:
@@ -113,54 +114,79 @@ def confirmed(schedule: Timetable) -> str | None:
     known = None if several else proof_without_search(stated)
     if known is None:
         return None
-    return f"{known[1]}, where every backward is one operation" if stated.fused else known[1]
+    where = ", where every backward is one operation" if stated.fused else ""
+    return f"{known.reason}{where}"
 
 
 def check(
     stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
 ) -> Recheck:
     """Check a claim by arithmetic, then by search; see `recheck`."""
-    began = monotonic()
-    if stated.decisions:
-        return _check_configurations(stated, time_limit, workers, seed, progress)
-    if stated.bound is not None and stated.has_only(MODELLED):
-        stated = stated._replace(bound=min(stated.bound, horizon(stated) + 1))
-    if stated.mixed:
-        return _check_mixed(stated, time_limit, workers, seed, progress)
-    known = proof_without_search(stated)
-    if known is not None:
-        device, reason = known
-        return Recheck(Verdict.CONFIRMED, reason, (device,), monotonic() - began)
-    from ppopt.rechecker import partial_schedules  # noqa: PLC0415  loads on use
-
-    until = began + ENUMERATION_SHARE * time_limit
-    refuted_by = partial_schedules.refuted(stated, until, progress)
-    if refuted_by is not None:
-        reason = searched(stated, refuted_by, refuted=True)
-        reason += ", by dynamic programming over partial schedules"
-        return Recheck(Verdict.CONFIRMED, reason, refuted_by, monotonic() - began)
-    return _search(stated, began, time_limit, workers, seed, progress)
+    return _Checks(workers, seed, progress).check(stated, time_limit)
 
 
-def _search(
-    stated: Claim,
-    began: float,
-    time_limit: float,
-    workers: int,
-    seed: int,
-    progress: Callable[[int], None],
-) -> Recheck:
-    """Check a claim by CP-SAT."""
-    if not stated.has_only(MODELLED):
-        return _not_modelled(stated, monotonic() - began)
-    from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
+class _Checks(NamedTuple):
+    """Checks of claims, with the options of a search."""
 
-    outcome = refute(stated, began + time_limit - monotonic(), workers, seed, progress)
-    return outcome_of(stated, outcome, monotonic() - began)
+    workers: int
+    seed: int
+    progress: Callable[[int], None]
+
+    def check(self, stated: Claim, seconds: float) -> Recheck:
+        """Check a claim by arithmetic, then by search."""
+        began = monotonic()
+        if stated.decisions:
+            return self._configurations(stated, seconds)
+        if stated.bound is not None and stated.has_only(MODELLED):
+            stated = stated._replace(bound=min(stated.bound, horizon(stated) + 1))
+        if stated.mixed:
+            return self._mixed(stated, seconds)
+        if (known := proof_without_search(stated)) is not None:
+            return known
+        from ppopt.rechecker import partial_schedules  # noqa: PLC0415  loads on use
+
+        until = began + ENUMERATION_SHARE * seconds
+        refuted_by = partial_schedules.refuted(stated, until, self.progress)
+        if refuted_by is not None:
+            reason = searched(stated, refuted_by, refuted=True)
+            reason += ", by dynamic programming over partial schedules"
+            return Recheck(Verdict.CONFIRMED, reason, refuted_by)
+        return self._search(stated, began + seconds)
+
+    def _search(self, stated: Claim, until: float) -> Recheck:
+        """Check a claim by CP-SAT, if its models handle all traits of the claim."""
+        for trait in unhandled(stated.traits, MODELLED):
+            reason = f"the models of the re-checker do not handle {trait.label}"
+            return Recheck(Verdict.UNDECIDED, reason, ())
+        from ppopt.rechecker.refute import refute  # noqa: PLC0415  ortools takes long to load
+
+        return outcome_of(stated, refute(stated, until - monotonic(), *self))
+
+    def _configurations(self, stated: Claim, seconds: float) -> Recheck:
+        """Check a claim of several configurations."""
+        from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
+
+        known = proof_without_search(stated) if stated.decisions == Decisions.ORDER else None
+        if known is not None:
+            return replace(known, reason=f"in any order of the microbatches, {known.reason}")
+        return configurations.check_configurations(stated, seconds, self.check)
+
+    def _mixed(self, stated: Claim, seconds: float) -> Recheck:
+        """Check a claim of mixed backwards: first by a relaxation, if it differs, then exactly."""
+        until, simpler = monotonic() + seconds, mixed.with_one_kind(stated)
+        if simpler is stated:
+            known = proof_without_search(stated)
+        elif simpler.relaxed is stated.relaxed:
+            return self.check(simpler, seconds)
+        else:
+            known = self.check(simpler, mixed.RELAXATION_SHARE * seconds)
+        if known is not None and known.verdict is Verdict.CONFIRMED:
+            return replace(known, reason=f"{known.reason}; {mixed.RELAXED}")
+        return self._search(stated, until)
 
 
-def proof_without_search(stated: Claim) -> tuple[int, str] | None:
-    """A device whose work or memory proves a claim, and the argument; None if a search is needed.
+def proof_without_search(stated: Claim) -> Recheck | None:
+    """The outcome if work or memory of a device proves a claim; None if a search is needed.
 
     The argument holds for every order of the microbatches: it counts the work of all of them, and
     before and after it the times of the smallest.
@@ -179,47 +205,5 @@ def proof_without_search(stated: Claim) -> tuple[int, str] | None:
             simple, any_order=stated.decisions == Decisions.ORDER
         )
         if known is not None:
-            return known
+            return Recheck(Verdict.CONFIRMED, known[1], known[:1])
     return None
-
-
-def _check_configurations(
-    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
-) -> Recheck:
-    """Check a claim of several configurations."""
-    from ppopt.rechecker import configurations  # noqa: PLC0415  loads on use
-
-    def check_configuration(configuration_claim: Claim, seconds: float) -> Recheck:
-        return check(configuration_claim, seconds, workers, seed, progress)
-
-    if stated.decisions == Decisions.ORDER:
-        began, known = monotonic(), proof_without_search(stated)
-        if known is not None:
-            reason = f"in any order of the microbatches, {known[1]}"
-            return Recheck(Verdict.CONFIRMED, reason, known[:1], monotonic() - began)
-    return configurations.check_configurations(stated, time_limit, check_configuration)
-
-
-def _check_mixed(
-    stated: Claim, time_limit: float, workers: int, seed: int, progress: Callable[[int], None]
-) -> Recheck:
-    """Check a claim of mixed backwards: first by a relaxation, if it differs, then exactly."""
-    began = monotonic()
-    simpler = mixed.with_one_kind(stated)
-    if simpler is not stated:
-        if mixed.loses_nothing(stated):
-            return check(simpler, time_limit, workers, seed, progress)
-        outcome = check(simpler, mixed.RELAXATION_SHARE * time_limit, workers, seed, progress)
-        if outcome.verdict is Verdict.CONFIRMED:
-            return replace(outcome, reason=f"{outcome.reason}; {mixed.RELAXED}")
-    elif (known := proof_without_search(stated)) is not None:
-        reason = f"{known[1]}; {mixed.RELAXED}"
-        return Recheck(Verdict.CONFIRMED, reason, (known[0],), monotonic() - began)
-    return _search(stated, began, time_limit, workers, seed, progress)
-
-
-def _not_modelled(stated: Claim, seconds: float) -> Recheck:
-    """The outcome if no argument applies and the models do not handle a trait of the claim."""
-    trait = unhandled(stated.traits, MODELLED)[0]
-    reason = f"the models of the re-checker do not handle {trait.label}"
-    return Recheck(Verdict.UNDECIDED, reason, (), seconds)

@@ -14,7 +14,7 @@ from ppopt.rechecker.equal_microbatches import of_smallest
 from ppopt.rechecker.idle_bound import min_idle
 from ppopt.rechecker.pair_times import pairs_save, shortest
 from ppopt.rechecker.precedence import Precedence
-from ppopt.rechecker.quantities import live_weights, min_work
+from ppopt.rechecker.quantities import min_work
 from ppopt.verifier.rows import required
 
 _ONE_KIND = FORMS - {Trait.MIXED}
@@ -56,41 +56,41 @@ def min_times(claim: Claim, each: Precedence) -> list[DeviceTimes]:
     ]
 
 
-def min_memory(claim: Claim, device: int, route: int | None = None) -> int:
+def min_memory(each: Precedence, device: int, route: int | None = None) -> int:
     """Lower bound on the peak memory of a device in any order, in ticks; of one route if given.
 
-    Consider one microbatch and a stage s of its route on this device. When F(s) of its last slice
-    starts, the activations that F keeps of all its stages here up to s are live. None of their
-    backwards starts before B(s) or BW(s) of that slice ends. So all of them are live while that F
-    and that backward run, plus what these two allocate. If W(s) takes time, what F(s) and B(s)
-    left is live while it runs.
+    While an operation runs that takes time, all memory is live that it allocates or frees itself,
+    and all that an operation before it allocates and an operation after it frees. `each` is of one
+    microbatch of every route.
     """
-    need, times, (allocated, freed) = 0, claim.costs.times, claim.memory
-    forward, backward, *rest = claim.kinds
-    for hosts in claim.pipeline.hosts if route is None else (claim.pipeline.hosts[route],):
-        stashed = 0
-        for stage in (stage for stage, host in enumerate(hosts) if host == device):
-            stashed += (
-                allocated[forward][stage] - freed[forward][stage]
-            ) * claim.pipeline.num_slices
-            live = {kind: freed[kind][stage] for kind in rest}
-            live |= {forward: stashed + freed[forward][stage]}
-            live |= {backward: stashed + allocated[backward][stage]}
-            running = (amount for kind, amount in live.items() if times[kind, stage])
-            need = max(need, stashed, *running)
-    return claim.pipeline.ticks.static[device] + live_weights(claim, device) + need
+    rows, claim = each.required.rows, each.required.claim
+    running = rows.computes & (rows.device == device) & (rows.end > 0)
+    if route is not None:
+        running &= rows.route == route
+    live = [part for part in each.required.live() if rows.device[part[0]] == device]
+    peaks = (
+        sum(
+            amount
+            for first, last, amount in live
+            if row in (first, last) or (each.precedes(first, row) and each.precedes(row, last))
+        )
+        for row in np.flatnonzero(running).tolist()
+    )
+    return claim.pipeline.ticks.static[device] + max(peaks, default=0)
 
 
-def over_limit(claim: Claim, route: int | None = None) -> Iterator[int]:
-    """Devices that exceed their memory limit in every order; none if the argument does not apply.
+def over_limit(claim: Claim, route: int | None = None) -> Iterator[tuple[int, int]]:
+    """Devices that exceed their memory limit in every order, with what they need.
 
-    If a route is given, only its microbatches count.
+    None if the argument does not apply. If a route is given, only its microbatches count.
     """
-    equal = claim.has_only(OF_MEMORY)
-    limits = claim.pipeline.ticks.limits if equal else None
-    for device, limit in enumerate(limits or ()):
-        if min_memory(claim, device, route) > limit:
-            yield device
+    limits = claim.pipeline.ticks.limits
+    if limits is not None and claim.has_only(OF_MEMORY):
+        each = Precedence.of_microbatch(claim)
+        for device, limit in enumerate(limits):
+            need = min_memory(each, device, route)
+            if need > limit:
+                yield device, need
 
 
 def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | None:
@@ -102,11 +102,10 @@ def by_arithmetic(stated: Claim, route: int | None = None) -> tuple[int, str] | 
         return None
     devices = range(stated.pipeline.num_devices)
     if stated.bound is None:
-        device = next(over_limit(stated, route), None)
-        if device is None:
-            return None
-        need = stated.pipeline.memory_text(min_memory(stated, device, route))
-        return device, f"device {device} needs {need} in every order, above its limit"
+        for device, need in over_limit(stated, route):
+            text = f"device {device} needs {stated.pipeline.memory_text(need)} in every order"
+            return device, f"{text}, above its limit"
+        return None
     each = Precedence.of_microbatch(of_smallest(stated))
     idle = [min_idle(stated, device, each) for device in devices]
     parts = min_times(stated, each)

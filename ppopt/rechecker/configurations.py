@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from math import comb
 from time import monotonic
@@ -38,31 +38,38 @@ class Cases(NamedTuple):
 
 def check_configurations(stated: Claim, time_limit: float, check: Check) -> Recheck:
     """Check a claim of several partitions, placements, orders or choices of layers."""
-    began = monotonic()
-    every = tuple(range(stated.pipeline.num_devices))
+    began, every = monotonic(), tuple(range(stated.pipeline.num_devices))
     if stated.mixes_decisions:
-        return _check_combinations(stated, time_limit, check)
+        reason = (
+            "combinations of decisions are not enumerated; for the configuration of this schedule"
+        )
+        return _check_own(stated.for_pipeline(stated.pipeline), reason, time_limit, check)
+    cases: Cases | str
     if Decisions.RECOMPUTE_SET in stated.decisions:
         cases = _sets(stated)
     elif stated.decisions & Decisions.OF_STRATEGY:
-        partitions_left = partitions.open_partitions(stated, began + time_limit / 2)
-        if partitions_left is None:
-            return _check_own(stated, began, time_limit, check)
-        cases = _partitions(stated, partitions_left)
+        left = partitions.open_partitions(stated, began + time_limit / 2)
+        if left is None:
+            cases = f"not all {_count_scope(stated)} can be searched again"
+            if (
+                stated.bound is not None
+                and Decisions.PARTITION not in stated.pipeline.open_decisions
+            ):
+                own = partitions.OpenPartition(stated.pipeline.counts)
+                claim = partitions.claim_of_partition(stated, own)
+                seconds = max(0.01, began + time_limit - monotonic())
+                return _check_own(claim, f"{cases}; for that of this schedule", seconds, check)
+        else:
+            named = {str(each): partitions.claim_of_partition(stated, each) for each in left}
+            cases = Cases(named, _of_all(len(left), stated))
     elif Decisions.ORDER in stated.decisions:
         cases = _orders(stated)
     else:
         cases = _placements(stated, began + time_limit / 2)
     if isinstance(cases, str):
-        return Recheck(Verdict.UNDECIDED, cases, every, monotonic() - began)
+        return Recheck(Verdict.UNDECIDED, cases, every)
     outcome = _check_each(cases.claims, check, began + time_limit)
-    return outcome or Recheck(Verdict.CONFIRMED, cases.reason, every, monotonic() - began)
-
-
-def _partitions(stated: Claim, left: Sequence[partitions.OpenPartition]) -> Cases:
-    """The partitions or choices that no device excludes."""
-    claims = {str(each): partitions.claim_of_partition(stated, each) for each in left}
-    return Cases(claims, _of_all(len(left), stated))
+    return outcome or Recheck(Verdict.CONFIRMED, cases.reason, every)
 
 
 def _sets(stated: Claim) -> Cases | str:
@@ -112,32 +119,11 @@ def _orders(stated: Claim) -> Cases | str:
     )
 
 
-def _check_own(stated: Claim, began: float, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of too many partitions or choices for the schedule's own one only.
-
-    This cannot confirm the claim, but it can refute it.
-    """
-    reason = f"not all {_count_scope(stated)} can be searched again"
-    every = tuple(range(stated.pipeline.num_devices))
-    if stated.bound is None or Decisions.PARTITION in stated.pipeline.open_decisions:
-        return Recheck(Verdict.UNDECIDED, reason, every, monotonic() - began)
-    own = partitions.claim_of_partition(stated, partitions.OpenPartition(stated.pipeline.counts))
-    outcome = check(own, max(0.01, began + time_limit - monotonic()))
+def _check_own(own: Claim, reason: str, seconds: float, check: Check) -> Recheck:
+    """Check the claim of the schedule's own configuration: this can refute a claim of all."""
+    outcome = check(own, seconds)
     if outcome.verdict is Verdict.WRONG:
         return outcome
-    text = f"{reason}; for that of this schedule it is {outcome.verdict}: {outcome.reason}"
-    return Recheck(Verdict.UNDECIDED, text, outcome.devices, monotonic() - began)
-
-
-def _check_combinations(stated: Claim, time_limit: float, check: Check) -> Recheck:
-    """Check a claim of every combination of decisions for the schedule's own configuration only.
-
-    This cannot confirm the claim, but it can refute it.
-    """
-    outcome = check(stated.for_pipeline(stated.pipeline), time_limit)
-    if outcome.verdict is Verdict.WRONG:
-        return outcome
-    reason = "combinations of decisions are not enumerated; for the configuration of this schedule"
     text = f"{reason} it is {outcome.verdict}: {outcome.reason}"
     return replace(outcome, verdict=Verdict.UNDECIDED, reason=text)
 
@@ -151,11 +137,11 @@ def _check_each(claims: Mapping[str, Claim], check: Check, until: float) -> Rech
 
     `until` is an instant of `time.monotonic`.
     """
-    began, undecided = monotonic(), None
+    undecided = None
     for index, (name, stated) in enumerate(claims.items()):
         seconds = max(0.01, until - monotonic()) / (len(claims) - index)
         outcome = check(stated, seconds)
-        outcome = replace(outcome, reason=f"{name}: {outcome.reason}", seconds=monotonic() - began)
+        outcome = replace(outcome, reason=f"{name}: {outcome.reason}")
         if outcome.verdict is Verdict.WRONG:
             return outcome
         if outcome.verdict is Verdict.UNDECIDED:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from itertools import pairwise
 from typing import NamedTuple
 
 from ppopt.rechecker.claim import Claim
@@ -108,18 +109,6 @@ class DeviceTime:
         times, parts = self._sums.slower[self._claim.pipeline.hosts[0][stage]]
         return int(time * times // parts)
 
-    def _longer(self, stages: Sequence[StageRange]) -> tuple[int, int]:
-        """Time of F, and of backwards up to their gradient, beyond what the layer sums count.
-
-        Those sums are of times on the fastest device, without recompute.
-        """
-        sums, costs = self._sums, [self._costs(stage) for stage in stages]
-        forward, gradient = (
-            sum(row[stage.high] - row[stage.low] for stage in stages)
-            for row in (sums.forward, sums.gradient)
-        )
-        return sum(c.f for c in costs) - forward, sum(c.g for c in costs) - gradient
-
     def _headroom(self, device: int, stages: Sequence[StageRange]) -> int | None:
         if self._sums.limits is None:
             return None
@@ -137,15 +126,15 @@ class DeviceTime:
 
     def _delay(self, stages: tuple[StageRange, ...], position: int, later: int) -> int:
         """From the start of F of a stage to the earliest one of a later stage."""
-        sums, stage, last = self._sums, stages[position], stages[later]
-        way = sums.forward[last.low] - sums.forward[stage.low] + _over(sums.down, stage, last)
-        return way + self._longer(stages[position:later])[0]
+        way = stages[position : later + 1]
+        work = sum(self._costs(stage).f for stage in way[:-1]) + _gaps(self._sums.forward, way)
+        return work + _over(self._sums.down, way[0], way[-1])
 
     def _turn(self, stages: tuple[StageRange, ...], position: int) -> int:
         """From the start of F of a stage to that of the backward of the last stage here."""
-        sums, stage, last = self._sums, stages[position], stages[-1]
-        down = sums.forward[last.high] - sums.forward[stage.low] + _over(sums.down, stage, last)
-        return down + self._longer(stages[position:])[0] + self._beyond(last)
+        last = stages[-1]
+        down = self._delay(stages, position, len(stages) - 1) + self._costs(last).f
+        return down + self._beyond(last)
 
     def _beyond(self, stage: StageRange) -> int:
         """From the end of F of a stage to the start of its backward."""
@@ -153,19 +142,24 @@ class DeviceTime:
         work = sums.forward[-1] - sums.forward[layer] + sums.gradient[-1] - sums.gradient[layer]
         return work + sums.round_trip.beyond(stage.stage_id, layer)
 
+    def _up(self, stages: tuple[StageRange, ...]) -> int:
+        """Backwards of stages, up to their gradient, and of the layers between them."""
+        return sum(self._costs(stage).g for stage in stages) + _gaps(self._sums.gradient, stages)
+
+    def _climb(self, stages: tuple[StageRange, ...]) -> int:
+        """From the start of the last stage's backward to that of the first one's."""
+        work = self._up(stages) - self._costs(stages[0]).g
+        return work + _over(self._sums.up, stages[0], stages[-1])
+
     def _end(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
         """From the start of a stage's backward to the end of what that microbatch has left."""
         sums, stage, lowest = self._sums, stages[position], stages[0]
-        up = sums.gradient[stage.high] - sums.gradient[lowest.high]
-        up += _over(sums.up, lowest, stage)
-        longer = self._longer(stages[1 : position + 1])[1]
-        up += longer
-        own = up + self._costs(lowest).g + self._costs(lowest).r
+        up = self._up(stages[: position + 1])
+        own = up + _over(sums.up, lowest, stage) + self._costs(lowest).r
         if self._span:
             return own
         delays = sums.up.between(0, first, stage.stage_id - 1, stage.low)
-        way = sums.gradient[stage.high] + delays + self._slowed(0, sums.rest[first])
-        return max(own, way + longer + self._longer(stages[:1])[1])
+        return max(own, up + sums.gradient[lowest.low] + delays + self._slowed(0, sums.rest[first]))
 
     # Arguments.
 
@@ -298,7 +292,7 @@ class DeviceTime:
         headroom -= sum(c.k for c in costs[: position + 1])
         turn = self._turn(stages, position)
         for at, c in enumerate(costs[: position + 1]):
-            up = self._climb(stages, at)
+            up = self._climb(stages[at:])
             stashed = sum(cost.k for cost in costs[: at + 1])
             running = 0
             if at == position and c.g > 0 and not self._claim.fused:
@@ -316,11 +310,10 @@ class DeviceTime:
             return minimum
         return max(minimum, headroom // each + 1) if each else self._batches + 1
 
-    def _climb(self, stages: tuple[StageRange, ...], position: int) -> int:
-        """From the start of the last stage's backward to that of another stage's."""
-        sums, stage, last = self._sums, stages[position], stages[-1]
-        up = sums.gradient[last.high] - sums.gradient[stage.high] + _over(sums.up, stage, last)
-        return up + self._longer(stages[position + 1 :])[1]
+
+def _gaps(times: list[int], stages: tuple[StageRange, ...]) -> int:
+    """Times of the layers between stages."""
+    return sum(times[upper.low] - times[lower.high] for lower, upper in pairwise(stages))
 
 
 def _over(way: Way, lower: StageRange, upper: StageRange) -> int:

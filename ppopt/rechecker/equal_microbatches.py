@@ -148,7 +148,8 @@ def by_round_trip(claim: Claim, *, any_order: bool) -> tuple[int, str] | None:
 
 def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _RoundTrip:
     """The round trip from a stage, with the delays after every stage and back to it."""
-    hosts, durations = claim.pipeline.hosts[0], claim.costs.times.tolist()
+    hosts, costs = claim.pipeline.hosts[0], claim.costs
+    times = costs.times[: len(costs.exists)] * costs.exists
     forward, backward, *rest = claim.kinds
     own = [index for index in range(stage + 1) if hosts[index] == hosts[stage]]
     above, below = range(stage + 1, len(hosts)), range(own[0])
@@ -156,8 +157,7 @@ def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _Ro
     whole = sum(slices, Fraction(0))
 
     def total(kinds: Sequence[OpKind], stages: Sequence[int]) -> int:
-        existing = [(kind, index) for kind in kinds for index in stages if claim.has(kind, index)]
-        return sum(durations[kind][index] for kind, index in existing)
+        return int(times[[*kinds]][:, [*stages]].sum())
 
     head, tail, at_ends = Fraction(0), Fraction(0), 0
     if not claim.span:

@@ -56,11 +56,6 @@ def with_min_work(claim: Claim) -> Claim:
     return _relaxed(claim) if claim.mixed and claim.has_only(OF_WORK) else claim
 
 
-def loses_nothing(claim: Claim) -> bool:
-    """Whether a mixed claim is equivalent to its claim of one kind."""
-    return _splitting_is_free(claim) or _joining_is_free(claim)
-
-
 def _splitting_is_free(claim: Claim) -> bool:
     """Whether B, and W after it, need no more time and memory than BW.
 

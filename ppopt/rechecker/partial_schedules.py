@@ -28,7 +28,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from operator import le
 from time import monotonic
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -139,28 +139,23 @@ class PartialSchedules:
         self._claim, self._devices = claim, devices
         self._hosts = pipeline.hosts[0]
         microbatch = Precedence.of_microbatch(claim)
-        self._ways = microbatch.ways(devices)
         self._stages = [stage for stage, host in enumerate(self._hosts) if host in devices]
         self._classes = list(self._operation_classes())
         self._class_ids: dict[tuple[int, int], int] = {
             (each.kind, each.stage): class_id for class_id, each in enumerate(self._classes)
         }
-        self._delays = list(self._between())
-        self._inner = [
-            [
-                self._class_ids[kind, each.stage]
-                for kind in claim.kinds[: claim.kinds.index(each.kind)]
-            ]
-            for each in self._classes
-        ]
+        self._delays: list[Delay] = []
+        """Delays between consecutive modelled stages, down and up, and the last round trip."""
+        self._before: list[list[int]] = [[] for _ in self._classes]
         self._into: list[int | None] = [None] * len(self._classes)
         self._out: list[int | None] = [None] * len(self._classes)
-        for delay_id, delay in enumerate(self._delays):
-            self._into[delay.then], self._out[delay.first] = delay_id, delay_id
-        self._before = [
-            [*inner, *(delay.first for delay in self._delays if delay.then == class_id)]
-            for class_id, inner in enumerate(self._inner)
-        ]
+        for first, ways in microbatch.ways(devices).items():
+            for then, lag in ways.items():
+                delay = Delay(self._class_ids[first[:2]], self._class_ids[then[:2]], lag)
+                self._before[delay.then].append(delay.first)
+                if first[0] == then[0] or (lag and first[1] == self._stages[-1]):
+                    self._into[delay.then] = self._out[delay.first] = len(self._delays)
+                    self._delays.append(delay)
         headrooms = [pipeline.ticks.headroom(device) for device in devices]
         self._headroom = [
             None if headroom is None else headroom - live_weights(claim, device)
@@ -196,14 +191,6 @@ class PartialSchedules:
                 alone = not limited or memory[0] == 0 or takers[host] == 1
                 device, time = self._devices.index(host), times[kind][stage]
                 yield StageOperations(kind, stage, device, time, *memory, alone)
-
-    def _between(self) -> Iterator[Delay]:
-        """Delays between consecutive modelled stages, down and up, and the last round trip."""
-        for first, ways in self._ways.items():
-            for then, lag in ways.items():
-                turns = lag and first[1] == self._stages[-1]
-                if first[0] == then[0] or turns:
-                    yield Delay(self._class_ids[first[:2]], self._class_ids[then[:2]], lag)
 
     @property
     def width(self) -> int:
@@ -247,50 +234,33 @@ class PartialSchedules:
     def _step(self, done: Done, class_id: int) -> Extension:
         """What an operation of a class adds to all partial schedules with the same operations."""
         after = (*done[:class_id], done[class_id] + 1, *done[class_id + 1 :])
-        own, total = self._classes[class_id], self._claim.pipeline.batches
-        first, arrivals = self._arrivals(done)
-        new_first, new_arrivals = self._arrivals(after)
-        came: list[int] = []
-        for delay_id, delay in enumerate(self._delays):
-            took = delay.then == class_id
-            still_pending = range(first[delay_id] + took, first[delay_id] + arrivals[delay_id])
-            came += [*still_pending, _NEW] if delay.first == class_id else still_pending
-        work = [0] * len(self._devices)
-        remaining_times = []
-        for index, each in enumerate(self._classes):
-            count = total - after[index]
-            work[each.device] += count * each.time
-            link = self._into[index]
-            arrived = None if link is None or not new_arrivals[link] else new_first[link]
-            if count:
-                time = self._remaining[index][after[index]]
-                remaining_times.append((each.device, arrived, time))
-        link, out = self._into[class_id], self._out[class_id]
+        known, pending = self._pending(done), self._pending(after)
+        work, remaining_times = [0] * len(self._devices), list[tuple[int, int | None, int]]()
+        for index, (count, each) in enumerate(zip(after, self._classes, strict=True)):
+            times = self._remaining[index][count:]
+            work[each.device] += len(times) * each.time
+            if times:
+                arrived = pending.get((self._into[index], count))
+                remaining_times.append((each.device, arrived, times[0]))
+        out = self._out[class_id]
         return Extension(
             after,
-            own,
-            None if link is None else first[link],
-            tuple(came),
+            self._classes[class_id],
+            known.get((self._into[class_id], done[class_id])),
+            tuple(known.get(arrival, _NEW) for arrival in pending),
             0 if out is None else self._delays[out].lag,
-            self._targets(after),
+            tuple(self._classes[self._delays[delay_id].then].device for delay_id, _ in pending),
             (*((device, None, time) for device, time in enumerate(work)), *remaining_times),
         )
 
-    def _arrivals(self, done: Done) -> tuple[list[int], list[int]]:
-        """For every delay, the index of its first arrival among the instants, and their number."""
-        first, count, position = [], [], len(self._devices)
-        for delay in self._delays:
-            first.append(position)
-            count.append(done[delay.first] - done[delay.then])
-            position += count[-1]
-        return first, count
-
-    def _targets(self, done: Done) -> tuple[int, ...]:
-        """Device of every arrival."""
-        devices: list[int] = []
-        for delay in self._delays:
-            devices += [self._classes[delay.then].device] * (done[delay.first] - done[delay.then])
-        return tuple(devices)
+    def _pending(self, done: Done) -> dict[tuple[Any, int], int]:
+        """Index of every pending arrival among the instants, by its delay and microbatch."""
+        arrivals = (
+            (delay_id, microbatch)
+            for delay_id, delay in enumerate(self._delays)
+            for microbatch in range(done[delay.then], done[delay.first])
+        )
+        return {arrival: index for index, arrival in enumerate(arrivals, len(self._devices))}
 
     def _not_postponed(
         self, steps: list[Extension], instants: Instants

@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import permutations, product
 
+import numpy as np
+
 from ppopt.problem.traits import FORMS, ArgumentClass, Trait, rechecked
 from ppopt.rechecker.claim import Claim
 
@@ -44,31 +46,15 @@ def every(claim: Claim) -> Iterator[Hosts]:
 def _renamings(claim: Claim) -> Iterator[Hosts]:
     """The permutations of devices under which the devices look the same."""
     pipeline = claim.pipeline
-    devices = range(pipeline.num_devices)
     if pipeline.num_devices > MAX_PERMUTED:
         return
-    speeds = pipeline.device_speed
-    matrices = [
-        delays for delays in (pipeline.p2p, pipeline.backward_p2p) if delays and _is_matrix(delays)
-    ]
-    limits = pipeline.limits or (None,) * len(devices)
-    for new in permutations(devices):
-        if all(
-            speeds[new[source]] == speeds[source]
-            and limits[new[source]] == limits[source]
-            and all(
-                matrix[new[source]][new[target]] == matrix[source][target]
-                for matrix in matrices
-                for target in devices
-            )
-            for source in devices
-        ):
+    rows = [pipeline.device_speed, pipeline.limits or (None,) * pipeline.num_devices]
+    tables = [np.array(row, dtype=object) for row in rows]
+    delays = (np.array(stated, dtype=object) for stated in (pipeline.p2p, pipeline.backward_p2p))
+    tables += (matrix for matrix in delays if matrix.ndim == 2)
+    for new in permutations(range(pipeline.num_devices)):
+        if all((table[np.ix_(*[new] * table.ndim)] == table).all() for table in tables):
             yield new
-
-
-def _is_matrix(delays: object) -> bool:
-    """Whether delays depend on the devices, and not on the boundary alone."""
-    return isinstance(delays, tuple) and all(isinstance(row, tuple) for row in delays)
 
 
 def claim_of_placement(claim: Claim, hosts: Hosts) -> Claim:

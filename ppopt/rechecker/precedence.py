@@ -76,13 +76,17 @@ class Precedence:
         self._time: list[int] = required.shortest.tolist()
         self._before: Neighbours = {number: [] for number in self._numbers}
         self._after: Neighbours = {number: [] for number in self._numbers}
+        bit = {number: 1 << index for index, number in enumerate(self._numbers)}
+        self._bits = defaultdict[int, int](int, bit)
+        """Itself; of what is not counted, the operations that wait for it."""
         for first, then, lag in required.edges:
             if first in self._before and then in self._before:
                 self._before[then].append((first, lag))
                 self._after[first].append((then, lag))
+            elif then in self._before:
+                self._bits[first] |= bit[then]
         graph = {then: [first for first, _ in near] for then, near in self._before.items()}
         self._order = list(TopologicalSorter(graph).static_order())
-        bit = {number: 1 << index for index, number in enumerate(self._numbers)}
         self._queues: dict[int, dict[int, Queue]] = defaultdict(dict)
         pairs = pairs_save(self._claim.costs)
         for number in self._numbers:
@@ -127,6 +131,10 @@ class Precedence:
                 resource = self._resource[number]
                 on[resource] = min(margin, on.get(resource, margin))
         return Margins(margins, at, on)
+
+    def precedes(self, first: int, then: int) -> bool:
+        """Whether an operation must end before another one starts, or is that one."""
+        return bool(self._bits[first] & (self._earlier.get(then, 0) | self._bits[then]))
 
     def between(self) -> Iterator[Edge]:
         """Work of a device between the F and the backward of two microbatches, as a lag.

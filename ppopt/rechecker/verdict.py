@@ -35,12 +35,12 @@ class Recheck:
     """Text that says what decided it."""
     devices: tuple[int, ...]
     """The devices whose rules decided it; for the others only the data flow was used."""
-    seconds: float
+    seconds: float = 0.0
     counterexample: Schedule | None = None
     """A valid schedule below the bound, if the bound is wrong and one was built."""
 
 
-def outcome_of(stated: Claim, outcome: RefutationOutcome, seconds: float) -> Recheck:
+def outcome_of(stated: Claim, outcome: RefutationOutcome) -> Recheck:
     """The outcome of a search by CP-SAT."""
     if outcome.schedule is not None:
         from ppopt.schedule.schedule import Schedule  # noqa: PLC0415  nothing here works with it
@@ -48,10 +48,10 @@ def outcome_of(stated: Claim, outcome: RefutationOutcome, seconds: float) -> Rec
         below = Schedule.from_columns(
             stated.pipeline, *outcome.schedule.operations.columns, origin=outcome.schedule.origin
         )
-        return Recheck(Verdict.WRONG, _below(stated, below), outcome.devices, seconds, below)
+        return Recheck(Verdict.WRONG, _below(stated, below), outcome.devices, 0.0, below)
     verdict = Verdict.CONFIRMED if outcome.refuted else Verdict.UNDECIDED
     reason = searched(stated, outcome.devices, refuted=outcome.refuted)
-    return Recheck(verdict, reason, outcome.devices, seconds)
+    return Recheck(verdict, reason, outcome.devices)
 
 
 def searched(stated: Claim, devices: tuple[int, ...], *, refuted: bool) -> str:

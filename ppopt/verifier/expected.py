@@ -18,7 +18,7 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, AuxiliaryKind, OpKind, TransferKind
 from ppopt.problem.pipeline import Pipeline
-from ppopt.verifier.costs import MOVES, Costs, frozen_stages
+from ppopt.verifier.costs import MOVES, Costs
 from ppopt.verifier.times import whole
 from ppopt.verifier.violation import MAX_LISTED
 
@@ -170,11 +170,11 @@ class Expected:
 
     def _optimizers(self) -> Table:
         """An optimizer takes the sum of its stages; a device with only frozen stages has none."""
-        pipeline, frozen = self.pipeline, frozen_stages(self.pipeline)
+        pipeline, trained = self.pipeline, self.costs.exists[OpKind.W]
         exists, ticks = [], []
         for device, speed in enumerate(pipeline.device_speed):
             stages = [stage for hosted in pipeline.hosted for stage in hosted[device]]
-            exists.append(not all(frozen[stage] for stage in stages))
+            exists.append(trained[stages].any())
             time = sum(pipeline.costs.optimizer[stage] for stage in stages) / speed
             ticks.append(whole(time * pipeline.ticks.per_unit))
         shape = (-1, 1, 1)

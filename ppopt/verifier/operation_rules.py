@@ -12,9 +12,9 @@ import numpy as np
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import KINDS, NUM_KINDS, AuxiliaryKind, Op, OpKind, TransferKind
 from ppopt.schedule.operations import ALONE
-from ppopt.verifier.expected import COLLECTIVES, NO_MICROBATCH, OF_STEP
+from ppopt.verifier.expected import COLLECTIVES
 from ppopt.verifier.order import out_of_order
-from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, operation_name
+from ppopt.verifier.rows import ABSENT, FIELDS, LATEST, NAMES, Rows, first_of_device, of_cells
 from ppopt.verifier.times import scaled
 from ppopt.verifier.violation import MAX_LISTED, Rule, Violation, unlisted_violations
 
@@ -151,26 +151,22 @@ def _gaps(known: Rows) -> Iterator[_Gap]:
 
 def _missing(known: Rows) -> Iterator[Violation]:
     """Operations that are missing: all are counted, at most `MAX_LISTED` are named."""
-    expected, pipeline = known.expected, known.pipeline
+    expected = known.expected
     for kinds, text, where in _gaps(known):
         if not where.any():
             continue
         rule = _of_kind(kinds[0], Rule.MISSING, Rule.TRANSFER, Rule.AUXILIARY)
-        cells = np.argwhere(where)[:MAX_LISTED].tolist()
-        for position, lane, slice_index in cells:
-            of_step = kinds[0] in OF_STEP
-            microbatch = NO_MICROBATCH if of_step else int(expected.lanes[lane])
-            route = lane if of_step else microbatch // expected.share
-            device = position
-            if kinds[0] != AuxiliaryKind.OPTIMIZER:
-                device = pipeline.hosts[route][position]
-            fields = position, microbatch, slice_index, route, device
-            names = [operation_name(pipeline, k, *fields) for k in kinds]
-            ops = tuple(
-                Op(OpKind(k), position, microbatch, slice_index) for k in kinds if k < NUM_KINDS
-            )
+        cells = np.argwhere(where)[:MAX_LISTED]
+        position, lane, slice_index = cells.T
+        absent = [
+            of_cells(expected, expected.cell(np.full_like(lane, kind), position, lane, slice_index))
+            for kind in kinds
+        ]
+        for row, device in enumerate(absent[0].device.tolist()):
+            ops = tuple(op for rows in absent for op in rows.ops(row))
             end = f" (device {device})" if ops else ""
-            yield Violation(rule, ops, device, None, text.format(*names) + end)
+            message = text.format(*(rows.name(row) for rows in absent)) + end
+            yield Violation(rule, ops, device, None, message)
         lacking = np.count_nonzero(where, axis=(0, 2))
         count = lacking @ expected.count if len(lacking) == len(expected.count) else lacking.sum()
         yield from unlisted_violations(rule, int(count) - len(cells))

@@ -9,7 +9,6 @@ import numpy as np
 
 from ppopt.problem.arrays import Bools, Ints
 from ppopt.problem.operation import AuxiliaryKind, OpKind, TransferKind
-from ppopt.verifier.costs import frozen_stages
 from ppopt.verifier.rows import ABSENT, Rows
 from ppopt.verifier.violation import Rule, Violation
 
@@ -111,10 +110,9 @@ def _awaited(named: Rows) -> Bools:
 
     It needs those of its own stages; with a barrier, those of all. Frozen stages have none.
     """
-    pipeline = named.pipeline
-    devices = np.arange(pipeline.num_devices)[:, None, None]
-    own = named.expected.hosts == devices
-    return np.asarray((own | pipeline.optimizer_barrier) & ~np.array(frozen_stages(pipeline)))
+    devices = np.arange(named.pipeline.num_devices)[:, None, None]
+    awaited = (named.expected.hosts == devices) | named.pipeline.optimizer_barrier
+    return np.asarray(awaited & named.expected.costs.exists[OpKind.W])
 
 
 def _by_time(named: Rows, kinds: tuple[OpKind, ...], last: bool) -> Ints:

@@ -78,8 +78,17 @@ class Rows:
 
     def name(self, row: int) -> str:
         """Name of the operation of a row whose numbers exist in the pipeline."""
-        fields = (self.kind, self.stage, self.microbatch, self.slice, self.route, self.device)
-        return operation_name(self.pipeline, *(int(column[row]) for column in fields))
+        kind, stage, slice_index = int(self.kind[row]), self.stage[row], self.slice[row]
+        name, microbatch = NAMES[kind], self.microbatch[row]
+        if self.computes[row] or self.sends[row]:
+            return f"{stage}{name}{microbatch}" + (f"s{slice_index}" if slice_index else "")
+        if kind == AuxiliaryKind.OPTIMIZER:
+            return f"{name} of device {self.device[row]}"
+        if kind not in OF_STEP:
+            sliced = f", slice {slice_index}" if self.pipeline.num_slices > 1 else ""
+            return f"{name} of stage {stage}, microbatch {microbatch}{sliced}"
+        on_route = f" on route {self.route[row]}" if self.pipeline.routes > 1 else ""
+        return f"{name} of stage {stage}{on_route}"
 
     def span(self, row: int) -> str:
         """Name, devices and times of such a row."""
@@ -267,27 +276,6 @@ class Rows:
         return np.asarray(~self.joined | (np.arange(len(self)) < self.partner))
 
 
-def operation_name(
-    pipeline: Pipeline,
-    kind: int,
-    stage: int,
-    microbatch: int,
-    slice_index: int,
-    route: int,
-    device: int,
-) -> str:
-    """Name of an operation of a pipeline."""
-    name = NAMES[kind]
-    if kind < NUM_KINDS or name in TransferKind.__members__:
-        return f"{stage}{name}{microbatch}" + (f"s{slice_index}" if slice_index else "")
-    if kind == AuxiliaryKind.OPTIMIZER:
-        return f"{name} of device {device}"
-    if kind not in OF_STEP:
-        sliced = f", slice {slice_index}" if pipeline.num_slices > 1 else ""
-        return f"{name} of stage {stage}, microbatch {microbatch}{sliced}"
-    return f"{name} of stage {stage}" + (f" on route {route}" if pipeline.routes > 1 else "")
-
-
 def read(schedule: Timetable, costs: Costs | None = None) -> Rows:
     """Read a schedule's columns, whose rows may come in any order.
 
@@ -309,14 +297,20 @@ def read(schedule: Timetable, costs: Costs | None = None) -> Rows:
 def required(
     pipeline: Pipeline, microbatches: Ints | None = None, costs: Costs | None = None
 ) -> Rows:
-    """What a step must run, one row per cell that exists, in their order; each alone, from 0 on.
+    """What a step must run, one row per cell that exists, in their order.
 
     Both modes of every backward have rows. `microbatches` are the first ones of every route;
     default: all. `costs` as in `read`.
     """
     lanes = np.arange(pipeline.batches) if microbatches is None else microbatches
     expected = Expected(pipeline, lanes, 0, costs)
-    kind, position, lane, slice_index = expected.positions(np.flatnonzero(expected.exists))
+    return of_cells(expected, np.flatnonzero(expected.exists))
+
+
+def of_cells(expected: Expected, cells: Ints) -> Rows:
+    """One row per cell; each runs alone, from 0 on."""
+    pipeline = expected.pipeline
+    kind, position, lane, slice_index = expected.positions(cells)
     once, optimizer = np.isin(kind, OF_STEP), kind == AuxiliaryKind.OPTIMIZER
     lowest = np.array([np.argwhere(expected.hosts == d)[0] for d in range(pipeline.num_devices)])
     route = np.where(once, lane, expected.lanes[np.where(once, 0, lane)] // expected.share)
@@ -328,7 +322,7 @@ def required(
     none = np.zeros_like(kind)
     return Rows(
         *(expected, kind, stage, microbatch, slice_index, route, device, target),
-        *(none, expected.ticks[expected.exists], np.full_like(kind, ALONE)),
+        *(none, expected.ticks[cells], np.full_like(kind, ALONE)),
     )
 
 

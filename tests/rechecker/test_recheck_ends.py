@@ -15,7 +15,7 @@ from ortools.sat.python import cp_model
 from ppopt import Pipeline, Schedule, Verdict, recheck, solve
 from ppopt.cli.streams import INTERRUPTED
 from ppopt.problem.backward_kind import BackwardKind
-from ppopt.rechecker import cp_sat
+from ppopt.rechecker import Recheck, cp_sat
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.refute import refute
 from tests.cli.cli_run import run
@@ -158,8 +158,9 @@ def test_time_counts_from_the_instant_that_is_given(
     """Of 100 seconds since 40 seconds ago 60 are left."""
     limits: list[float] = []
 
-    def check(_: Claim, seconds: float, *__: object) -> None:
+    def check(_: Claim, seconds: float, *__: object) -> Recheck:
         limits.append(seconds)
+        return Recheck(Verdict.UNDECIDED, "", ())
 
     monkeypatch.setattr("ppopt.rechecker.check", check)
     monkeypatch.setattr("ppopt.rechecker.monotonic", lambda: 1000.0)
