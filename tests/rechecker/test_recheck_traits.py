@@ -25,6 +25,7 @@ from ppopt.rechecker.partitions import open_partitions
 from ppopt.rechecker.precedence import Precedence
 from ppopt.rechecker.refute import refute
 from ppopt.verifier.costs import Costs
+from tests.factories.relaxations import with_stage_costs
 from tests.factories.traits import novel_trait
 
 LAYERS = [{"name": str(index), "forward": 1, "activation": 1} for index in range(3)]
@@ -99,6 +100,6 @@ def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> No
         field: tuple(map(smallest.pipeline.ticks.time, row))
         for field, row in unequal.pipeline.costs_at(Fraction(2), Fraction(3)).items()
     }
-    equal = smallest.pipeline.with_stage_costs(rows)
+    equal = with_stage_costs(smallest.pipeline, rows)
     for own, expected in zip(smallest.costs, Costs.of(equal), strict=True):
         assert own.tolist() == expected.tolist()
