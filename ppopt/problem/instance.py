@@ -319,8 +319,10 @@ class Instance:
         count = np.maximum(self._sizes[flow.before], self._sizes[flow.after])
         before, after = numbers[flow.before], numbers[flow.after]
         exist = (np.arange(self.batches) < count[:, None]) & (np.minimum(before, after) != ABSENT)
-        lag = np.broadcast_to(flow.lag[:, None], exist.shape)
-        return Constraints(before[exist], after[exist], lag[exist])
+        columns = before, after, np.broadcast_to(flow.lag[:, None], exist.shape)
+        if exist.all():
+            return Constraints(*map(np.ravel, columns))
+        return Constraints(*(column[exist] for column in columns))
 
     def live_memory_in(self, option: int = SPLIT_MODE) -> tuple[ClassAllocation, ...]:
         """Allocations of every microbatch in these modes, from which class to which.
@@ -430,16 +432,15 @@ class Instance:
     @cached_property
     def _by_code(self) -> dict[str, Ints]:
         """Every field of the mode of every operation number; 0 if there is no such operation."""
-        columns = np.zeros((self.num_codes, len(Mode._fields)), dtype=np.int64)
+        columns = np.zeros((self.num_codes + 1, len(Mode._fields)), dtype=np.int64)
         for option in self._options:
-            numbers = self._numbers[option]
+            numbers = self._numbers[option]  # ABSENT: the last row
             modes = [self.operation_modes(n, option) or _NOTHING for n in range(len(numbers))]
-            width, present = max(map(len, modes)), numbers != ABSENT
+            width = max(map(len, modes))
             equal = chain.from_iterable(own * (width // len(own)) for own in modes)
             table = np.fromiter(chain.from_iterable(equal), dtype=np.int64)
-            table = table.reshape(len(modes), width, -1)
-            amounts = np.broadcast_to(table, (*numbers.shape, table.shape[-1]))
-            columns[numbers[present]] = amounts[present]
+            columns[numbers] = table.reshape(len(modes), width, -1)
+        columns = columns[:ABSENT]
         return dict(zip(Mode._fields, columns.T.copy(), strict=True))
 
     def pair_time(self, forward: int, backward: int) -> int:

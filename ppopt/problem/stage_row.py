@@ -144,7 +144,7 @@ def _pieces(pipeline: Pipeline) -> int:
 
 def _largest(unit: Unit, *rows: Any) -> int:
     """Largest of some arrays of ticks; raises TooFineError if it is too large."""
-    largest = max(int(abs(row).max()) for row in rows if row.size)
+    largest = int(abs(np.concatenate([row.ravel() for row in rows])).max())
     if largest >= MAX_TICKS:
         raise TooFineError(unit, largest)
     return largest
