@@ -516,7 +516,7 @@ class FrontierParams(NamedTuple):
     """Maximum share of the time limit for evaluating baselines."""
     strategy_searches: float = 0.1
     """The same for searching their partitions and recompute, which improves them little later."""
-    first: float = 0.35
+    first: float = 0.45
     """Maximum share of the remaining time for the largest limit if configurations are searched."""
     edge: float = 0.25
     """Maximum share of the remaining time for finding the minimum memory of the best value."""
