@@ -93,6 +93,10 @@ class PlanCandidate(SearchedConfigurations):
         """The smallest number of ticks of all microbatches if each takes at least a time."""
         return -(-time // self.weight)
 
+    def may_be_below(self, ceiling: int | None) -> bool:
+        """Whether bounds alone leave open that a schedule is below a ceiling, per microbatch."""
+        return ceiling is None or self.bound_without_search < ceiling
+
     # Bounds.
 
     def bound_partitions(self, ceiling: int | None, margin: float) -> None:
@@ -202,5 +206,5 @@ class PlanCandidate(SearchedConfigurations):
                 result = replace(result, bound_ticks=bound)
         longest = None if best is None else self.ticks(best)
         status = RowStatus.of(result.value_ticks, bound, longest, searched=bool(self.searches))
-        ruled_out = status is RowStatus.PRUNED and self.bound_without_search >= (best or 0)
+        ruled_out = status is RowStatus.PRUNED and not self.may_be_below(best)
         return PlanRow(self.configuration, status, result, bound, self.searches, ruled_out)

@@ -50,6 +50,8 @@ class PlanProduct(ProductChoice):
         self.state = SearchedGroups(self._candidates, missing)
         """State of the search: a group is a configuration of the plan."""
         self._margin = margin
+        self._ceiling: int | None = None
+        """Ceiling of the last bounds: configurations with bounds above it are not searched."""
 
     def prefixes(self, pipeline: Pipeline) -> Iterator[Key]:
         """Configurations with the layout, microbatches and recompute of a pipeline."""
@@ -76,14 +78,15 @@ class PlanProduct(ProductChoice):
             yield configuration
 
     def bound(self, ceiling: int | None = None) -> None:
-        """Bound the configurations that may be best, in turns."""
-        useful = [prefix for prefix in self.ordered() if self._is_open(prefix)]
+        """Bound the configurations that may be below the ceiling, in turns."""
+        self._ceiling = ceiling
+        useful = [prefix for prefix in self.ordered() if self._is_open(prefix, ceiling)]
         for prefix, turn in turns(useful):
             with turn:
                 self._candidates[prefix].bound_partitions(ceiling, self._margin)
 
-    def _is_open(self, prefix: Key) -> bool:
-        return self.state.is_group_open(self._candidates[prefix])
+    def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
+        return self._candidates[prefix].may_be_below(ceiling)
 
     def ordered(self) -> list[Key]:
         """Configurations by bound, then number of stages."""
@@ -96,7 +99,7 @@ class PlanProduct(ProductChoice):
     def first_of(self, prefix: Key) -> Iterator[Key]:
         """First partitions of a configuration while it is open, and not far behind the best."""
         keys, first = super().first_of(prefix), list[Key]()
-        while self._is_open(prefix) and not self._is_behind(first):
+        while self._is_open(prefix, self._ceiling) and not self._is_behind(first):
             following = next(keys, None)
             if following is None:
                 return
@@ -112,7 +115,7 @@ class PlanProduct(ProductChoice):
 
     def moves(self, key: Key) -> Iterator[Key]:
         """Moves within a configuration of the plan, if it is open."""
-        return super().moves(key) if self._is_open(key[:1]) else iter(())
+        return super().moves(key) if self._is_open(key[:1], self._ceiling) else iter(())
 
     def proof(self, search: SearchedConfigurations) -> str:
         """Text of the argument behind the bound over all."""

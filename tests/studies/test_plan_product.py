@@ -160,14 +160,14 @@ def test_first_partitions_end_after_two_that_are_far_behind() -> None:
     assert min(firsts["v"], firsts["interleaved"]) > 2
 
 
-def test_what_is_above_the_cutoff_is_not_scheduled_first() -> None:
+def test_what_is_above_the_ceiling_is_not_scheduled_first() -> None:
     candidates = candidates_of(drawn(1))
     product = PlanProduct(candidates)
     product.bound()
     bound = product.lower_bound
-    product.state.cutoff = bound
+    product.bound(bound)
     assert list(product.first()) == []
-    product.state.cutoff = bound + 1
+    product.bound(bound + 1)
     firsts = {key[:1] for key in product.first()}
     assert firsts == {prefix for prefix in product.inner if product.min_bound(prefix) == bound}
     assert candidates[0].searches == 0
