@@ -206,8 +206,8 @@ def search_plan_space(
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
-    the space. `evaluates`: whether the search starts from strategies, too; `first_improvement`: see
-    `PlanSearch`.
+    the space, the best first. `evaluates`: whether the search starts from strategies, too;
+    `first_improvement`: see `PlanSearch`.
     Raises InputError if nothing can be set up.
     """
     with options.scope():

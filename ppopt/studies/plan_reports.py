@@ -153,7 +153,7 @@ class PlanReports:
         with within(self._useful(self._params.extra_memory_share, 1 / 2)):
             search = PlanSearch(
                 space, set_up.objective, set_up.backward_kind, self._options.in_scope(),
-                self.search.schedules,
+                [row.schedule for row in self.search.plan().rows if row.schedule is not None],
             )  # fmt: skip
             search.state.cutoff = value
             search.run_rounds(MORE_ROUNDS)

@@ -63,7 +63,7 @@ class PlanSearch:
         options: SolveOptions,
         starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up the search in the time left, and start from known schedules.
+        """Set up the search in the time left, and start from known schedules, the best first.
 
         Raises InputError if nothing can be set up.
         """
@@ -75,8 +75,7 @@ class PlanSearch:
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
         self.candidates = self.set_up.candidates
-        of_all_orders = [each for each in self.candidates if each.strategy is None]
-        self._included = [each for each in of_all_orders if each.wider is not None]
+        self._included = [each for each in self.candidates if each.wider and not each.strategy]
         """Configurations of all orders whose schedules another one has. They are bounded, but not
         searched by themselves."""
         self._searched = [each for each in self.candidates if each not in self._included]
@@ -306,11 +305,6 @@ class PlanSearch:
 
         scheduled = [candidate for candidate in self.candidates if candidate.schedule is not None]
         return min(scheduled, key=rank, default=None)
-
-    @property
-    def schedules(self) -> list[Schedule]:
-        """Best schedules of all configurations."""
-        return list(filter(None, (each.schedule for each in self.candidates)))
 
     @property
     def per_unit(self) -> int:

@@ -48,7 +48,7 @@ class PlanSetUp:
     ) -> None:
         """Set up at least one configuration, and that of the best first schedule.
 
-        `starts` are known schedules of the space; without any, the usual strategies
+        `starts` are known schedules of the space, the best first; without any, the usual strategies
         are evaluated if time is short. Raises InputError if no configuration can be set up.
         """
         before = options.spent
@@ -88,18 +88,13 @@ class PlanSetUp:
         """Set up the late configuration of the best known schedule, or of usual strategies."""
         if not self.starts:
             self.starts = [row.schedule for row in FirstRows(self.space).usual(GRACE)[:1]]
-        for schedule in sorted(self.starts, key=self._value)[:1]:
+        for schedule in self.starts[:1]:
             pipeline = schedule.pipeline
             named = pipeline.batches, pipeline.resolved_placement, pipeline.num_chunks
             for configuration in [each for each in late if each[:3] == named]:
                 if not any(each.contains(schedule) for each in self._candidates):
                     late.remove(configuration)
                     self._candidates += self._applicable(configuration)
-
-    def _value(self, schedule: Schedule) -> int:
-        """Objective of a schedule, per microbatch."""
-        value = schedule.metrics.value_ticks(self.objective)
-        return value * self.space.weight(schedule.pipeline.batches)
 
     def _applicable(self, configuration: PlanConfiguration) -> list[PlanCandidate]:
         """The candidate of a configuration; none if it cannot be searched."""
