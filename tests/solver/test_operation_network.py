@@ -11,12 +11,11 @@ from ppopt.problem import features
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.features.draft import InstanceDraft
 from ppopt.problem.kinds import ResourceKind
-from ppopt.problem.operation import OpKind
+from ppopt.problem.operation import OpKind, TransferKind
 from ppopt.problem.operation_classes import (
     Mode,
     OperationClass,
     Precedence,
-    TransferKind,
 )
 from ppopt.problem.problem import Problem
 from ppopt.problem.resources import Resource
