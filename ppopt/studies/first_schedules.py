@@ -10,6 +10,7 @@ from contextlib import suppress
 from fractions import Fraction
 from itertools import accumulate, chain
 from math import inf
+from operator import methodcaller
 from typing import NamedTuple
 
 from ppopt.cancellation import checkpoint, scope
@@ -65,7 +66,7 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
     """
     if first.pipeline.open_decisions & Decisions.OF_LAYERS:
         with suppress(NotApplicableError):
-            yield from _after(0, first, first.balanced)
+            yield from _after(StrategySearch.evaluate_first, first, first.balanced)
 
 
 def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
@@ -75,13 +76,15 @@ def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
     """
     if first.pipeline.open_decisions & Decisions.OF_STRATEGY:
         with suppress(NotApplicableError):
-            yield from _after(1, first, first.pipeline)
+            yield from _after(methodcaller("descend", 1), first, first.pipeline)
 
 
-def _after(descents: int, first: FirstSchedules, pipeline: Pipeline) -> Iterator[Schedule]:
-    """Best schedule of the usual strategy after some descents, if it fits the limits."""
+def _after(
+    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
+) -> Iterator[Schedule]:
+    """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
     search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
-    search.descend(descents)
+    run(search)
     if search.fits:
         yield search.schedule()
 

@@ -263,6 +263,10 @@ class StrategySearch(Choice):
 
     # Descents.
 
+    def evaluate_first(self) -> None:
+        """Evaluate the first partition by rule, with the minimum recompute that fits."""
+        self._settle(self._evaluator.start(next(self.space.first())))
+
     def descend(self, times: float = inf) -> None:
         """Descend some times, or until several descents find nothing better.
 

@@ -29,6 +29,7 @@ from ppopt.studies.parallel_space import ParallelSpace
 from ppopt.studies.parallel_task import CombinationState, FirstTask
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
+from ppopt.studies.strategy_search import StrategySearch
 from tests.clock import stepping_clock
 from tests.factories.configs import SMALL
 
@@ -139,6 +140,14 @@ def test_with_few_layers_is_between_none_and_full() -> None:
     unlimited = replace(pipeline, recompute="none", mem_limit=None)
     assert value_of(evaluate(unlimited, "1f1b")) < value_of(few) < value_of(full)
     assert 0 < sum(few.pipeline.recomputed) < sum(full.pipeline.recomputed) == 8
+
+
+def test_with_few_layers_does_not_wait_for_all_choices() -> None:
+    """Eight layers have few choices of recompute; their first one is enough to start from."""
+    pipeline = LAYERS.pipeline(devices=4, batches=8, recompute="search", mem_limit=24)
+    search = StrategySearch(pipeline, "1f1b", Objective.MAKESPAN)
+    search.evaluate_first()
+    assert search.fits and not search.all_evaluated
 
 
 @pytest.mark.parametrize("limit", [20, 24, 34])
