@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, partial
@@ -299,10 +299,11 @@ class Pipeline(PipelineStructure):
         """
         if self.model is None:
             return self
-        return self._of_stages(self._stated | self._allocated_for_all, self.hosts[0])
+        return self.by_stages(self.hosts[0])
 
-    def _of_stages(self, costs: Mapping[str, Any], hosts: Sequence[int]) -> Pipeline:
-        """The pipeline whose stages state these costs of one slice: nothing is read."""
+    def by_stages(self, hosts: Sequence[int]) -> Pipeline:
+        """The pipeline whose stages, on these devices, state their costs: nothing is read."""
+        costs = self._stated | self._allocated_for_all
         fields = dict.fromkeys(("chunks", "model", "partition", "recompute", "offload", "link"))
         return self.having(
             **fields,
@@ -356,7 +357,7 @@ class Pipeline(PipelineStructure):
                     f"{unequal}: chunks cut unequal shares into other stages under every "
                     "placement; give one number for all, a placement list, or layers"
                 )
-            return self._of_stages(self._stated, hosts)
+            return self.by_stages(hosts)
         return self.with_layers(stages=self.num_stages, chunks=None, placement=tuple(hosts))
 
     def with_partition(

@@ -180,5 +180,6 @@ def _round_trip(claim: Claim, stage: int, down: list[int], up: list[int]) -> _Ro
 def _equal(claim: Claim, time: Fraction, memory: Fraction) -> Claim:
     """The claim whose microbatches all have these factors."""
     costs = claim.costs.multiplied(claim.pipeline, time, memory)
-    equal = claim.pipeline.having(microbatch_times=None, microbatch_memory=None, slice_times=None)
+    fields = dict.fromkeys(("microbatch_times", "microbatch_memory", "slice_times"))
+    equal = claim.pipeline.having(**fields, mem_limit=claim.pipeline.limits)
     return claim._replace(pipeline=equal, relaxed=costs)

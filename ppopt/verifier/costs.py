@@ -49,8 +49,12 @@ class Costs(NamedTuple):
         times = self.times.copy()
         times[:NUM_KINDS] = scaled(times[:NUM_KINDS], time)
         times[[*MOVES]] = scaled(times[[*MOVES]], memory)
-        own = self.memory if memory == 1 else allocated_and_freed(pipeline, memory)
+        own = self.memory_at(pipeline, memory)
         return Costs(self.exists, times, own, scaled(self.savings, time))
+
+    def memory_at(self, pipeline: Pipeline, factor: Fraction) -> Ints:
+        """Memory of a microbatch of a pipeline, whose costs they are, with another factor."""
+        return self.memory if factor == 1 else allocated_and_freed(pipeline, factor)
 
 
 def frozen_stages(pipeline: Pipeline) -> list[bool]:

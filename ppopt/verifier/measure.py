@@ -14,7 +14,6 @@ import numpy as np
 from ppopt.problem import exact
 from ppopt.problem.arrays import Ints
 from ppopt.problem.operation import AuxiliaryKind
-from ppopt.verifier.costs import allocated_and_freed
 from ppopt.verifier.rows import Rows, first_of_device, sum_safe
 from ppopt.verifier.violation import Rule, Violation
 
@@ -115,7 +114,7 @@ def memory_of_rows(sane: Rows) -> tuple[Ints, Ints]:
         allocates, frees = costs.memory[:, sane.kind, sane.stage]
         return allocates, frees
     different = sorted(set(factors))
-    tables = np.array([allocated_and_freed(sane.pipeline, factor) for factor in different])
+    tables = np.array([costs.memory_at(sane.pipeline, factor) for factor in different])
     factor = np.array([different.index(factor) for factor in factors])[sane.microbatch]
     allocates, frees = tables[factor, :, sane.kind, sane.stage].T
     return allocates, frees

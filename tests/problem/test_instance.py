@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import numpy as np
 import pytest
@@ -264,3 +265,11 @@ def test_resources_run_what_their_kind_says(
             devices = resource.devices if step else resource.devices * 2
             assert resource.kind is record.resource
             assert devices == ends or (not resource.one_way and devices == ends[::-1])
+
+
+def test_compute_alone_keeps_the_costs_of_stages_that_are_equal_shares() -> None:
+    fields: dict[str, Any] = {"forward": 4, "activation": 4, "offload_memory": 2, "offload_time": 2}
+    pipeline = Pipeline(stages=1, batches=1, chunks=2, **fields, mem_limit=9)
+    alone = features.compute_alone(pipeline)
+    assert alone.ticks.allocates == features.compute_alone(pipeline.placed((0, 0))).ticks.allocates
+    assert alone.ticks.allocates[OpKind.F] == (2, 2)

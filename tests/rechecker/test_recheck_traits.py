@@ -14,7 +14,7 @@ from ppopt import Pipeline
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.cost_table import STAGE_COSTS
 from ppopt.problem.decisions import Decisions
-from ppopt.rechecker import Verdict, confirmed, recheck
+from ppopt.rechecker import Verdict, check, confirmed, recheck
 from ppopt.rechecker.arithmetic import by_arithmetic, over_limit
 from ppopt.rechecker.claim import Claim, stated_by
 from ppopt.rechecker.equal_microbatches import of_smallest
@@ -103,3 +103,29 @@ def test_the_smallest_microbatch_has_every_cost_that_a_factor_multiplies() -> No
     equal = with_stage_costs(smallest.pipeline, rows)
     for own, expected in zip(smallest.costs, Costs.of(equal), strict=True):
         assert own.tolist() == expected.tolist()
+
+
+def verdict(claimed: Claim) -> Verdict:
+    """What a short re-check says of a claim."""
+    return check(claimed, 5, 1, 0, lambda _: None).verdict
+
+
+@pytest.mark.parametrize("bound", [None, 5])
+def test_factors_of_1_keep_the_memory_of_a_relaxation(bound: int | None) -> None:
+    times: dict[str, Any] = {"forward": 1, "backward_input": 1, "weight": 3, "backward": 3}
+    memory: dict[str, Any] = {"activation": 1, "input_workspace": 1, "mem_limit": 1}
+    single: dict[str, Any] = {"stages": 1, "batches": 1, "microbatch_memory": 1}
+    false = claim(BackwardKind.MIXED, bound, **times, **memory, **single)
+    assert verdict(false) is Verdict.WRONG  # F and BW take 4, and no memory besides
+
+
+def test_the_limit_of_1f1b_is_that_of_the_microbatches_themselves() -> None:
+    fields: dict[str, Any] = {
+        "mem_limit": "1f1b",
+        "microbatch_memory": 2,
+        "activation": 1,
+        "p2p": 1,
+    }
+    optimum = ppopt.solve(Pipeline(stages=2, batches=2, **fields), workers=1)
+    assert optimum.bound_ticks is not None
+    assert verdict(claim(bound=optimum.bound_ticks + 1, **fields)) is Verdict.WRONG

@@ -62,7 +62,8 @@ def without_offload(pipeline: Pipeline) -> Pipeline:
     """
     if not pipeline.has_offload:
         return pipeline
-    stages, per_unit = pipeline.without_model(), numbers_at_speed_1(pipeline).grid.memory
+    stages = pipeline.by_stages(pipeline.hosts[0])
+    per_unit = numbers_at_speed_1(pipeline).grid.memory
     costs = stages.costs
     offloaded = costs.offload_memory
     smallest = min(memory for _, memory in stages.factors)
