@@ -133,11 +133,24 @@ def test_contenders_are_the_best_and_those_near_by_the_mean_of_value_and_bound()
     """Means 995, 980, 985, 1100 and, the same pipeline in another group, 980."""
     state = searched((1000, 990), (1060, 900), (1020, 950), (1200, 1000), (1060, 900))
     contenders = Contenders(state, ConfigurationParams())
-    assert numbers(contenders.among(state.known.values())) == [0, 1, 2]
+    assert numbers(contenders.among(state.known.values())) == [1, 0, 2]
     few = Contenders(state, ConfigurationParams(contenders=2))
-    assert numbers(few.among(state.known.values())) == [0, 1]
+    assert numbers(few.among(state.known.values())) == [1, 0]
     none_near = Contenders(state, ConfigurationParams(contender_margin=0))
-    assert numbers(none_near.among(state.known.values())) == [0, 1]
+    assert numbers(none_near.among(state.known.values())) == [1, 0]
+
+
+def test_the_best_has_its_turn_if_another_contender_ends_in_vain() -> None:
+    """The bound of the best leaves 1 % to gain, so the next one comes first."""
+    state = searched((1000, 990), (1060, 900))
+    best, second = state.known.values()
+    contenders = Contenders(state, ConfigurationParams(contenders=1))
+    assert contenders.among(state.known.values()) == [second]
+    contenders.note([second], ended=True)
+    assert not contenders.stalled
+    assert contenders.among(state.known.values()) == [best]
+    contenders.note([best], ended=True)
+    assert contenders.stalled and not contenders.among(state.known.values())
 
 
 def test_only_what_is_new_is_improved_again_and_the_best_until_it_stalls() -> None:

@@ -182,14 +182,14 @@ class ConfigurationSearch:
     def improve(self) -> None:
         """Improve the best schedules in the time left; bounds are not raised.
 
-        If all contenders of a race are closed, another one follows. This ends earlier if the last
-        contender is improved in vain, and at once if there is no contender, or if the import of the
-        methods would take most of the time.
+        If all contenders of a race are closed, another one follows. This ends earlier if the best
+        configuration is the last contender and is improved in vain, and at once if there is no
+        contender, or if the import of the methods would take most of the time.
         """
         if not can_load_portfolio(IMPORT_SHARE * seconds_left()):
             return
         while not self._driver.over and (contenders := self._contenders.among(self.state.open)):
-            if self._race(contenders):
+            if self._race(contenders) and self._contenders.stalled:
                 return
 
     def _race(self, contenders: Sequence[Configuration]) -> bool:

@@ -81,17 +81,18 @@ class Contenders:
         self._improved: set[Key] = set()
         """Configurations that were contenders."""
         self._stalled_at: int | None = None
-        """Best value when the last contender was improved in vain."""
+        """Best value when its configuration was the last contender, and improved in vain."""
 
     def among(self, configurations: Iterable[Configuration]) -> list[Configuration]:
         """The best configuration, and new ones near it by the mean of value and bound.
 
-        Their best values lie between these. Equal values and bounds are mostly those of one
-        pipeline in several groups. The best one is left out once it was improved in vain.
+        Their best values lie between these, so the one with the minimum mean comes first. Then
+        comes the best one, until it was improved in vain. Equal values and bounds are mostly those
+        of one pipeline in several groups.
         """
         rated = sorted(filter(self._is_useful, by_value(configurations)), key=_sum)
         distinct: dict[tuple[int | None, int], Configuration] = {}
-        for configuration in (*filter(self._is_best, rated), *rated):
+        for configuration in (*rated[:1], *filter(self._is_best, rated), *rated):
             distinct.setdefault((configuration.value, configuration.bound), configuration)
         limit = (1 + self._params.contender_margin) * min(map(_sum, rated), default=0)
         near = (
@@ -104,12 +105,12 @@ class Contenders:
     def note(self, improved: Sequence[Configuration], *, ended: bool) -> None:
         """Record that these were improved; `ended`: the last of a race, in vain."""
         self._improved.update(configuration.key for configuration in improved)
-        if ended:
+        if ended and any(map(self._is_best, improved)):
             self._stalled_at = self._searched.value
 
     @property
     def stalled(self) -> bool:
-        """Whether the last contender was improved in vain, and nothing else is better since."""
+        """Whether the best configuration was improved in vain, and nothing is better since."""
         return self._searched.value is not None and self._searched.value == self._stalled_at
 
     def _is_best(self, configuration: Configuration) -> bool:
