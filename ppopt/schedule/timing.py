@@ -21,7 +21,7 @@ from ppopt.problem.features.transfers import DISPATCH_RULES
 from ppopt.problem.instance import Instance
 from ppopt.problem.kinds import ResourceKind
 from ppopt.problem.objective import Objective
-from ppopt.problem.operation import Op, OpKind
+from ppopt.problem.operation import AuxiliaryKind, Op, OpKind
 from ppopt.problem.operation_classes import Constraints
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.fixed_order import FREE, UNREACHED, FixedOrder
@@ -304,12 +304,19 @@ def own_queues(pipeline: Pipeline, orders: Orders) -> list[Queues]:
 
 
 def _blocking(links: LinkQueues, job: QueuedOrder, net: Network) -> Queues:
-    """Queues of transfers that occupy devices, in the order of `dispatch_blocking`."""
+    """Queues of transfers that occupy devices, in the order of `dispatch_blocking`.
+
+    Behind them comes the optimizer of the device.
+    """
     number = net.ops[np.searchsorted(net.positions, np.arange(len(net.duration)))].tolist()
     occupied = [
         [~what if what < 0 else number[what] for what in row]
         for row in dispatch_blocking(links, job)
     ]
+    instance = links.instance
+    for class_id in instance.auxiliary_classes:
+        if instance.classes[class_id].kind == AuxiliaryKind.OPTIMIZER:
+            occupied[instance.device(class_id)].append(int(instance.codes[class_id][0]))
     order: list[list[int]] = [[] for _ in links.pairs]
     for device, row in enumerate(occupied):
         for what in row:

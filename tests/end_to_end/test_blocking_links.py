@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -39,6 +40,16 @@ def test_a_transfer_occupies_both_devices() -> None:
     assert sorted(sent) == [(1, 3), (4, 6), (8, 10), (13, 15)]
     assert schedule.makespan == 17
     assert evaluate(replace(TWO, link_mode="delay"), "1f1b").makespan == 13
+
+
+@pytest.mark.parametrize("kind", ["whole", "split"])
+def test_an_optimizer_starts_after_the_last_transfer_of_its_device(kind: str) -> None:
+    """BW1 of device 1 ends at 13, and its transfer at 15; device 0 ends with an optimizer, too."""
+    schedule = evaluate(replace(TWO, optimizer=2), "1f1b" if kind == "whole" else "zb-h1")
+    assert verify(schedule) == []
+    result = solve(replace(TWO, optimizer=2), backward_kind=kind, workers=1, time_limit=5)
+    assert result.value <= schedule.makespan
+    assert kind == "split" or schedule.makespan == 19
 
 
 @given(linked_pipelines((LinkMode.BLOCKING,)), st.sampled_from(STRATEGIES))
