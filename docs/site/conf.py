@@ -45,7 +45,7 @@ nitpick_ignore_regex = [
     ("py:.*", r"(?!ppopt\.).*"),
     ("py:class", r"ppopt\.(problem\..*|derivation\..*|studies\.plan_result\.PlanBaseline)"),
     ("py:class", r"ppopt\.studies\.first_schedules\.FirstRow"),
-    ("py:class", r"ppopt\.studies\.headline\.Headline"),
+    ("py:class", r"ppopt\.(studies\.headline\.Headline|verifier\.costs\.Costs)"),
     ("py:class", r"ppopt\.(schedule\.operations\.Operations|formats\.figures\.ScheduleFigures)"),
 ]
 """Types of other libraries, and those that are not public, have no page here."""
