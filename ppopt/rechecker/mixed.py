@@ -59,21 +59,21 @@ def with_min_work(claim: Claim) -> Claim:
 def _splitting_is_free(claim: Claim) -> bool:
     """Whether B, and W after it, need no more time and memory than BW.
 
-    What a BW of duration 0 allocates does not count.
+    If BW takes no time, nor do B and W: what they allocate is compared, but does not count.
     """
     _, partial, weight, full = claim.costs.times[[*OpKind]]
     allocated, freed = map(np.array, claim.memory)
-    whole = np.where(full > 0, allocated[OpKind.BW], 0)
     pending = allocated[OpKind.B] - freed[OpKind.B] + allocated[OpKind.W]
-    fits = (full >= partial + weight) & (np.maximum(allocated[OpKind.B], pending) <= whole)
+    peak = np.maximum(allocated[OpKind.B], pending)
+    fits = (full >= partial + weight) & (peak <= allocated[OpKind.BW])
     return bool(fits.all() and (_longer_pairs(claim.costs) >= weight).all())
 
 
 def _joining_is_free(claim: Claim) -> bool:
+    """Whether BW needs no more time and memory than B."""
     _, partial, _, full = claim.costs.times[[*OpKind]]
     allocated = np.array(claim.memory[0])
-    some = np.where(partial > 0, allocated[OpKind.B], 0)
-    fits = (full <= partial) & (allocated[OpKind.BW] <= some)
+    fits = (full <= partial) & (allocated[OpKind.BW] <= allocated[OpKind.B])
     return bool(fits.all() and (_longer_pairs(claim.costs) <= 0).all())
 
 

@@ -110,17 +110,42 @@ def verdict(claimed: Claim) -> Verdict:
     return check(claimed, 5, 1, 0, lambda _: None).verdict
 
 
-@pytest.mark.parametrize("bound", [None, 5])
+@pytest.mark.parametrize("feasible", [False, True])
 @pytest.mark.parametrize("factor", [None, 1])
 @pytest.mark.parametrize("of_split", ["input_workspace", "weight_workspace", "memory_b"])
-def test_a_relaxation_needs_no_more_memory_than_a_whole_backward(
-    of_split: str, factor: int | None, bound: int | None
+@pytest.mark.parametrize("backward", [3, 4])
+def test_a_whole_backward_fits_where_a_split_one_does_not(
+    backward: int, of_split: str, factor: int | None, feasible: bool
 ) -> None:
-    """F and BW take 4 within the limit, which B, or W after it, exceeds."""
-    times: dict[str, Any] = {"forward": 1, "backward_input": 1, "weight": 3, "backward": 3}
+    """F and BW keep the limit, which B, or W after it, exceeds; B and W take 4."""
+    times: dict[str, Any] = {"backward_input": 1, "weight": 3, "backward": backward}
     memory: dict[str, Any] = {"activation": 1, of_split: 1, "mem_limit": 1}
     single: dict[str, Any] = {"stages": 1, "batches": 1, "microbatch_memory": factor}
+    bound = 1 + backward + 1 if feasible else None
     assert verdict(claim(BackwardKind.MIXED, bound, **times, **memory, **single)) is Verdict.WRONG
+
+
+@pytest.mark.parametrize("time", [0, 2])
+def test_a_split_backward_fits_where_a_whole_one_does_not(time: int) -> None:
+    """BW takes no longer than B, and exceeds the limit if it takes time."""
+    times: dict[str, Any] = {"backward_input": time, "weight": 1, "backward": time}
+    memory: dict[str, Any] = {"activation": 1, "backward_workspace": 1, "mem_limit": 1}
+    single: dict[str, Any] = {"stages": 1, "batches": 1}
+    assert verdict(claim(BackwardKind.MIXED, None, **times, **memory, **single)) is Verdict.WRONG
+
+
+def test_a_relaxation_has_no_w_where_pairs_save_time() -> None:
+    """F, two pairs of F with BW, and BW take 2 each; three F, and three W of 1, would take 9."""
+    times: dict[str, Any] = {"forward": 2, "backward_input": 1, "weight": 1, "backward": 2}
+    pairs: dict[str, Any] = {"stages": 1, "batches": 3, "overlap": 2}
+    assert verdict(claim(BackwardKind.MIXED, 9, **times, **pairs)) is Verdict.WRONG
+
+
+def test_memory_of_an_operation_without_length_does_not_count() -> None:
+    times: dict[str, Any] = {"forward": 1, "backward_input": 0, "weight": 1, "backward": 1}
+    memory: dict[str, Any] = {"activation": 1, "input_workspace": 1, "mem_limit": 1}
+    single: dict[str, Any] = {"stages": 1, "batches": 1}
+    assert verdict(claim(bound=None, **times, **memory, **single)) is Verdict.WRONG
 
 
 def test_the_limit_of_1f1b_is_that_of_the_microbatches_themselves() -> None:
