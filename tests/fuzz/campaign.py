@@ -17,6 +17,7 @@ from types import FrameType
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 from tests.fuzz.choices import Compositions, Layers, Mixed, Phases, Placements, Recompute
 from tests.fuzz.draws import Draws, Record, simpler
+from tests.fuzz.features import Features
 from tests.fuzz.files import Files
 from tests.fuzz.group_sizes import GroupSizes
 from tests.fuzz.interrupted import Interrupted
@@ -30,7 +31,7 @@ CATEGORIES: Mapping[str, Category] = {
     for category in (
         Tiny(), Mixed(), Placements(), Layers(), Recompute(), Pairs(), Bounds(), Strategies(),
         Streams(), Compositions(), Interrupted(), Phases(), GroupSizes(), Plans(), Megatron(),
-        Files(), Offload(),
+        Files(), Offload(), Features(),
     )
 }  # fmt: skip
 """All categories by name."""

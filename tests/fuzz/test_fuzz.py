@@ -49,6 +49,7 @@ SLICE = {
     "phases": 5,
     "files": 5,
     "offload": 5,
+    "features": 10,
 }
 """Cases of each category that run here: some 10 s in all."""
 
@@ -221,6 +222,7 @@ class TestFaults:
             ("tiny", "bound", {"wrong-bound"}, 30),
             ("bounds", "bound", {"true-bound-refuted"}, 30),
             ("bounds", "belief", {"inflated-bound-confirmed"}, 30),
+            ("features", "belief", {"inflated-bound-confirmed", "infeasible-confirmed"}, 10),
             *(
                 (name, "value", {"wrong-optimum", "wrong-value"}, 8)
                 for name in ("mixed", "placements", "layers", "recompute", "compositions")
