@@ -40,7 +40,8 @@ class Costs(NamedTuple):
         stated |= {AuxiliaryKind.GRADIENT_SYNC: costs.gradient_sync}
         stated |= dict.fromkeys(MOVES, tuple(amounts(pipeline).offload_time))
         for kind, row in stated.items():
-            times[kind] = [whole(time * pipeline.ticks.per_unit) for time in row]
+            if any(row):
+                times[kind] = [whole(time * pipeline.ticks.per_unit) for time in row]
         memory = allocated_and_freed(pipeline, Fraction(1))
         return cls(existing_kinds(pipeline), times, memory, savings)
 
@@ -120,7 +121,8 @@ def allocated_and_freed(pipeline: Pipeline, factor: Fraction) -> Ints:
     frees[OpKind.B] += np.maximum(-change, 0)
     frees[OpKind.W] += activation + change
     frees[OpKind.BW] += stashed
-    gathered = [whole(memory * ticks.memory_per_unit) for memory in pipeline.costs.unshard_memory]
-    allocates[AuxiliaryKind.UNSHARD] = frees[AuxiliaryKind.GRADIENT_SYNC] = gathered
+    if any(gathered := pipeline.costs.unshard_memory):
+        in_use = [whole(memory * ticks.memory_per_unit) for memory in gathered]
+        allocates[AuxiliaryKind.UNSHARD] = frees[AuxiliaryKind.GRADIENT_SYNC] = in_use
     allocates[AuxiliaryKind.RELOAD] = frees[AuxiliaryKind.OFFLOAD] = offloaded
     return both

@@ -28,7 +28,6 @@ OF_STAGE = (AuxiliaryKind.UNSHARD, AuxiliaryKind.GRADIENT_SYNC)
 """Kinds that run once per step, stage and route."""
 OF_STEP = (*OF_STAGE, AuxiliaryKind.OPTIMIZER)
 """Kinds that run once per step; OPTIMIZER on every device."""
-UNIT = Fraction(1)
 NO_MICROBATCH = -1
 """Microbatch of an operation that runs once per step."""
 Table = tuple[Bools, Ints]
@@ -145,10 +144,10 @@ class Expected:
 
         Shape [stage, lane or 1, slice or 1].
         """
-        own = [microbatches[each] for each in self.lanes.tolist()] if microbatches else [UNIT]
+        own = [microbatches[each] for each in self.lanes.tolist()] if microbatches else [1]
         different = sorted(set(own))
         table = [
-            [[whole(tick * time * factor) for factor in slices or (UNIT,)] for time in different]
+            [[whole(tick * time * factor) for factor in slices or (1,)] for time in different]
             for tick in self.costs.times[kind].tolist()
         ]
         indices = {factor: index for index, factor in enumerate(different)}
