@@ -11,7 +11,6 @@ import ppopt
 from ppopt import InputError, Objective, Schedule, Verdict
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.rechecker.claim import Claim
-from tests.factories.streams import LINK_MODES
 from tests.fuzz import layers, pipelines
 from tests.fuzz.category import Case, Category, Finding, SkippedError
 
@@ -48,7 +47,7 @@ class Features(Category):
         fields = _draw_layers(rng) if rng.random() < 0.3 else _draw_stages(rng)
         fields |= _draw_factors(rng, fields["batches"])
         if rng.random() < 0.3:
-            fields["link_mode"] = str(rng.choice(LINK_MODES))
+            fields["link_mode"] = rng.choice(("streams", "exclusive", "blocking"))
         if rng.random() < 0.3:
             fields["host_link"] = rng.choice(("duplex", "shared"))
         if rng.random() < 0.2:
