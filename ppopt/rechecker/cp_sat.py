@@ -16,15 +16,25 @@ NO_ORDERS = 0
 """Most operations of a device whose orders CP-SAT may state by literals, where some have no length:
 it takes the literal and its negation for "before" and "after", and of two such operations at one
 instant both hold (9.15; its reduced_costs, lb_tree_search and probing do so)."""
+MAX_ENERGY = 2**60
+"""Maximum memory times time of a cumulative constraint for which presolve may probe: where energies
+exceed 64 bits, it may refute schedules that exist (9.15)."""
 
 
 def run(
-    cp: cp_model.CpModel, seconds: float, workers: int, seed: int, *, instants: bool
+    cp: cp_model.CpModel,
+    seconds: float,
+    workers: int,
+    seed: int,
+    *,
+    instants: bool,
+    energy: int = 0,
 ) -> tuple[cp_model.CpSolverStatus, cp_model.CpSolver]:
     """Solve for so many seconds; `instants`: some operations have no length.
 
-    CP-SAT runs in a thread of its own, so that Ctrl-C reaches this one, and has ended on return.
-    Ctrl-C may come before the thread runs: it then does not solve.
+    `energy` is the maximum memory times time of a cumulative constraint. CP-SAT runs in a thread of
+    its own, so that Ctrl-C reaches this one, and has ended on return. Ctrl-C may come before the
+    thread runs: it then does not solve.
     """
     solver = cp_model.CpSolver()
     solver.parameters.max_time_in_seconds = (1 - ENDING) * seconds
@@ -33,6 +43,8 @@ def run(
     solver.parameters.catch_sigint_signal = False
     if instants:
         solver.parameters.max_size_to_create_precedence_literals_in_disjunctive = NO_ORDERS
+    if energy > MAX_ENERGY:
+        solver.parameters.cp_model_probing_level = 0
     until, statuses = monotonic() + seconds, [cp_model.UNKNOWN]
     begun, ended, done = threading.Event(), threading.Event(), threading.Event()
 

@@ -31,7 +31,7 @@ class Model:
     ) -> None:
         """All end by `latest`; the rules of resources are those of `devices`."""
         self.required, self.cp, self._latest = required, cp_model.CpModel(), latest
-        self._devices = devices
+        self._devices, self.energy = devices, 0
         self._pairs: dict[tuple[int, int], cp_model.IntVar] = {}
         """Whether an F and a backward, by row, run as one."""
         self._partners = defaultdict[int, list[tuple[cp_model.IntVar, int]]](list)
@@ -183,6 +183,7 @@ class Model:
             ]
             demands = [amount for *_, amount in holdings[device]]
             self.cp.add_cumulative(intervals, demands, capacity)
+            self.energy = max(self.energy, capacity * self._latest)
 
     def _between(
         self, start: cp_model.IntVar, end: cp_model.LinearExprT, present: Literal | None = None

@@ -110,7 +110,8 @@ def _solve(
     if seconds <= 0:
         return cp_model.UNKNOWN, None
     claim, rows = model.required.claim, model.required.rows
-    status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=not all(rows.end))
+    instants, energy = not all(rows.end), model.energy
+    status, solver = cp_sat.run(model.cp, seconds, workers, seed, instants=instants, energy=energy)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return status, None
     origin = Origin(objective=Objective.DEVICE_SPAN if claim.span else Objective.MAKESPAN)

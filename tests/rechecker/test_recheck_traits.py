@@ -158,3 +158,17 @@ def test_the_limit_of_1f1b_is_that_of_the_microbatches_themselves() -> None:
     optimum = ppopt.solve(Pipeline(stages=2, batches=2, **fields), workers=1)
     assert optimum.bound_ticks is not None
     assert verdict(claim(bound=optimum.bound_ticks + 1, **fields)) is Verdict.WRONG
+
+
+def test_memory_times_time_may_exceed_64_bits() -> None:
+    """Times as of nanoseconds, memory as of bytes; probing of CP-SAT 9.15 finds no schedule."""
+    times: dict[str, Any] = {"forward": 8 * 10**9, "backward": 10**10, "weight": 6 * 10**9}
+    memory: dict[str, Any] = {"activation": 2 * 10**9, "offload_memory": 10**9, "offload_time": 2}
+    limits: dict[str, Any] = {"unshard_memory": 1, "mem_limit": 2 * 10**9 + 1}
+    fields = times | memory | limits | {"stages": 1, "batches": 1, "slices": 2}
+    pipeline = Pipeline(**fields)
+    optimum = ppopt.solve(pipeline, backward_kind="whole", time_limit=60, workers=1)
+    assert optimum.status == "optimal"
+    assert optimum.bound_ticks is not None
+    false = Claim(pipeline, False, BackwardKind.WHOLE, optimum.bound_ticks + 2)
+    assert verdict(false) is not Verdict.CONFIRMED

@@ -35,6 +35,12 @@ instant both hold, and CP-SAT refutes them. Subsolvers of CP-SAT (reduced_costs,
 probing) create these literals, unless their number is limited to 0. Dynamic precedences create them
 too, so the subsolvers defined here are left out."""
 
+_MAX_ENERGY = 2**60
+"""Maximum energy of a cumulative constraint (demand times time) for probing in presolve.
+
+Probing (9.15) may refute schedules if energies exceed 64 bits: one stage with times of 10^10 ticks
+and memory of 2 10^9 had none, by 12 of 12 seeds; without probing, by 0 of 12."""
+
 
 @dataclass(frozen=True)
 class CpSatOutcome:
@@ -76,6 +82,8 @@ def search(
     `report(value, bound)` gets improvements, in ticks.
     """
     solving = solver(limits, params, instants=model.instants)
+    if model.energy > _MAX_ENERGY:
+        solving.parameters.cp_model_probing_level = 0
     bounds = [0]
 
     def note_bound(bound: float) -> None:

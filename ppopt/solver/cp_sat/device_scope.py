@@ -181,6 +181,11 @@ class DeviceScope:
         modes = chain.from_iterable(task.modes for task in self.tasks)
         return any(code != ABSENT and not duration for code, duration in modes)
 
+    @property
+    def energy(self) -> int:
+        """Maximum memory times time of a cumulative constraint, in ticks of both."""
+        return self.latest * max(self._headroom.values(), default=0)
+
     def parts(self) -> Iterator[ModelPart]:
         """Constraints of the operations, in the order in which they are added."""
         yield Pairs(self._pairs)

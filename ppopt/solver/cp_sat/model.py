@@ -53,6 +53,8 @@ class CpSatModel:
     tick at a time."""
     instants: bool
     """Whether some operations have no length."""
+    energy: int
+    """Maximum memory times time of a cumulative constraint, in ticks of both."""
 
     @property
     def pipeline(self) -> Pipeline:
@@ -98,7 +100,7 @@ def build_model(
     variables = Variables.create(scope.tasks, scope.latest, (bound, horizon), name)
     for part in each(scope.parts()):
         part.build(variables)
-    model = CpSatModel(problem, variables, horizon, bound, step, scope.has_instants)
+    model = CpSatModel(problem, variables, horizon, bound, step, scope.has_instants, scope.energy)
     variables.cp.minimize(variables.objective if step == 1 else _steps(model))
     return model
 
