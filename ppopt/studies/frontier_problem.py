@@ -231,14 +231,11 @@ class FrontierProblem:
 
     def improvement(self, schedule: Schedule, options: SolveOptions, seconds: float) -> SearchTask:
         """Search for a better schedule within the peak of a schedule, in its configuration."""
-        from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
-
         limit, _ = self.point(schedule)
         pipeline = limit_candidates.with_limit(schedule.pipeline, limit, self.problem.pipeline)
         problem = replace(self.problem, pipeline=pipeline)
         start = WarmStart(schedules=(schedule,), bound=self.bounds.bound(limit).bound)
-        own_options = options.without(left_out_when_improving(problem.reduced))
-        return SearchTask(problem, start, own_options, seconds)
+        return SearchTask.improving(problem, start, options, seconds)
 
     def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
         """Problem of the configuration of a schedule; None if it has no others to choose from.

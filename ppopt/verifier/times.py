@@ -68,7 +68,7 @@ def _ticks(rows: Iterable[Sequence[Fraction]], per_unit: Sequence[Fraction]) -> 
 
 def scaled(ticks: Ints, factors: Fraction | Sequence[Fraction]) -> Ints:
     """Ticks times one factor, or each times its own; the products are whole numbers."""
-    if factors == 1:
+    if factors == 1 or not ticks.any():
         return ticks
     each = repeat(factors) if isinstance(factors, Fraction) else factors
     pairs = zip(ticks.ravel().tolist(), each, strict=False)

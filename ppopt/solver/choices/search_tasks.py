@@ -38,6 +38,21 @@ class SearchTask(NamedTuple):
     patience: float = inf
     """Maximum seconds without a better schedule, if the search is alone."""
 
+    @classmethod
+    def improving(
+        cls,
+        problem: Problem,
+        start: WarmStart,
+        options: SolveOptions,
+        seconds: float,
+        patience: float = inf,
+    ) -> SearchTask:
+        """Search for a better schedule only."""
+        from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
+
+        own = options.without(left_out_when_improving(problem.reduced))
+        return cls(problem, start, own, max(seconds, MIN_SEARCH), patience=patience)
+
 
 class SearchTasks:
     """Makes the tasks of a search over configurations."""
@@ -79,25 +94,16 @@ class SearchTasks:
             seconds = min(seconds, params.configurations.quick_per_operation * num_operations)
             if configuration.key in self._starts:
                 options = options.without({ListScheduling.name})
-        task = self._task(configuration, problem, options, seconds)
-        return task._replace(level=max_rounds)
+        start = self._warm_start(configuration, problem)
+        return SearchTask(problem, start, options, max(seconds, MIN_SEARCH), level=max_rounds)
 
     def improvement(
         self, configuration: Configuration, seconds: float, patience: float = inf
     ) -> SearchTask:
         """Search for a better schedule only."""
-        from ppopt.solver.portfolio import left_out_when_improving  # noqa: PLC0415  loads ortools
-
         problem = self.problem(configuration)
-        options = self._options.without(left_out_when_improving(problem.reduced))
-        task = self._task(configuration, problem, options, seconds)
-        return task._replace(patience=patience)
-
-    def _task(
-        self, configuration: Configuration, problem: Problem, options: SolveOptions, seconds: float
-    ) -> SearchTask:
         start = self._warm_start(configuration, problem)
-        return SearchTask(problem, start, options, max(seconds, MIN_SEARCH))
+        return SearchTask.improving(problem, start, self._options, seconds, patience)
 
     def _warm_start(self, configuration: Configuration, problem: Problem) -> WarmStart:
         """Warm start of a search: the bound, its own schedule, and the best order of all."""
