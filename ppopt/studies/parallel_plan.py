@@ -374,14 +374,14 @@ class _ParallelSearch:
         """The most promising turn; None: no further combination is open, or time is up.
 
         It has all of the time left if no other combination waits for it, or if too little would
-        remain for a turn twice as long.
+        remain for another turn as long.
         """
         waiting = [index for index in self._open() if index not in self._running]
         if self._ended or not waiting:
             return None
         index = min(waiting, key=self._priority)
         left, turn = seconds_left(), self._turn(index)
-        is_last = left < 3 * turn or len(waiting) + self._engine.busy <= self._engine.slots
+        is_last = left < 2 * turn or len(waiting) + self._engine.busy <= self._engine.slots
         seconds, improvement = (left, LAST_IMPROVEMENT) if is_last else (turn, 1.0)
         self._running.add(index)
         return index, self._task(index, max(MIN_SECONDS, seconds), improvement)
