@@ -99,6 +99,8 @@ def _draw_layers(rng: Random) -> dict[str, Any]:
         for name in GRADIENT_WORK:
             if rng.random() < 0.2:
                 layer[name] = rng.randint(0, 2)
+    if rng.random() < 0.3:
+        fields["model"] = [layers.with_phases(rng, layer) for layer in fields["model"]]
     return fields
 
 

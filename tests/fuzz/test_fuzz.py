@@ -150,6 +150,19 @@ def test_models_in_layers_have_every_dimension() -> None:
         assert 0.02 < sum(share) / len(drawn) < 0.98
 
 
+def test_features_are_drawn_together_with_phases() -> None:
+    drawn = [CATEGORIES["features"].draw(Random(seed))["pipeline"] for seed in range(400)]
+    with_phases = [
+        fields for fields in drawn if any("phases" in layer for layer in fields.get("model", ()))
+    ]
+    assert 0.02 < len(with_phases) / len(drawn) < 0.98
+    layers_of = [layer for fields in with_phases for layer in fields["model"]]
+    for name in ("offload", "frozen", "unshard", "optimizer"):
+        assert any(layer.get(name) for layer in layers_of)
+    for name in ("microbatch_times", "microbatch_memory", "link_mode"):
+        assert any(name in fields for fields in with_phases)
+
+
 def test_layers_spelled_out_have_the_costs_by_hand() -> None:
     """Defaults: BW = 2 F, W = BW / 2. The second layer recomputes: 3 more, 1 kept of 4."""
     model: list[dict[str, Any]] = [
