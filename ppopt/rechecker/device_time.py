@@ -15,7 +15,13 @@ from typing import NamedTuple
 
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.cut_delays import Way
-from ppopt.rechecker.idle_bound import Filler, filled
+from ppopt.rechecker.idle_bound import (
+    Filler,
+    StageCosts,
+    filled,
+    is_tight,
+    max_backwards,
+)
 from ppopt.rechecker.layer_sums import LayerSums
 
 
@@ -29,16 +35,6 @@ class StageRange(NamedTuple):
     """Time of its recompute, part of every backward."""
     saved: int = 0
     """Memory that its F does not keep."""
-
-
-class Costs(NamedTuple):
-    """Costs of a stage; see the module."""
-
-    f: int
-    g: int
-    r: int
-    k: int
-    p: int
 
 
 class DeviceTime:
@@ -91,13 +87,13 @@ class DeviceTime:
                 return True
         return False
 
-    def _costs_of(self, stage: StageRange) -> Costs:
+    def _costs_of(self, stage: StageRange) -> StageCosts:
         sums = self._sums
         rows = (sums.forward, sums.gradient, sums.rest, sums.stashed, sums.pending)
         f, g, r, k, p = (row[stage.high] - row[stage.low] for row in rows)
         f, g, r = (self._slowed(stage.stage_id, time) for time in (f, g + stage.recompute_time, r))
         k -= stage.saved
-        return Costs(f, g, r, k, min(p, k) if self._claim.mixed else p)
+        return StageCosts(f, g, r, k, min(p, k) if self._claim.mixed else p)
 
     def mean_forward(self, stages: range, low: int, high: int) -> int:
         """Lower bound of the longest F of consecutive stages with these layers: their mean."""
@@ -183,7 +179,7 @@ class DeviceTime:
         if headroom is not None and len(stages) == 1 and costs[0].g > 0:
             waiting = headroom - max(0, costs[0].p - costs[0].k)
         backward = batches * sum(c.g + c.r for c in costs)
-        tight = headroom is not None and batches * sum(c.k for c in costs) > headroom
+        tight = is_tight(costs, batches, headroom)
         undone, pending = (
             self._undone(costs, batches, waiting, headroom),
             self._pending(costs, batches, headroom),
@@ -217,10 +213,9 @@ class DeviceTime:
         Microbatches arrive at a stage at its earliest F, then at least its rate apart. So the idle
         time up to any instant is a bound: at the first F of a stage, or at the last arrival.
         """
-        turn = self._turn(stages, low)
+        turn, costs = self._turn(stages, low), [*map(self._costs, stages[low:])]
         if rates is None:
-            fillers = [Filler(c.f, c.k, batches) for c in map(self._costs, stages[low:])]
-            return max(0, turn - filled(fillers, waiting))
+            return max(0, turn - filled([Filler(c.f, c.k, batches) for c in costs], waiting))
         delays = [self._delay(stages, low, k) for k in range(low, len(stages))]
         arrivals = list(zip(delays, rates[low:], strict=True))
         instants = {turn, *delays}
@@ -228,8 +223,8 @@ class DeviceTime:
         idle = 0
         for end in instants:
             fillers = []
-            for (delay, rate), stage in zip(arrivals, stages[low:], strict=True):
-                c, count = self._costs(stage), batches if end > delay else 0
+            for (delay, rate), c in zip(arrivals, costs, strict=True):
+                count = batches if end > delay else 0
                 if rate:
                     count = min(count, max(0, -((delay - end) // rate)))
                 fillers.append(Filler(c.f, c.k, count))
@@ -237,23 +232,21 @@ class DeviceTime:
         return idle
 
     def _undone(
-        self, costs: list[Costs], batches: int, waiting: int | None, headroom: int | None
+        self, costs: list[StageCosts], batches: int, waiting: int | None, headroom: int | None
     ) -> int:
         """Maximum backward work of other microbatches open when the last stage's last F starts.
 
-        What F keeps of that microbatch on all stages is live, and the others fit into the rest of
-        the headroom. An F of duration 0 may coincide with an operation that frees memory.
+        It is at most all their work. An F of duration 0 may coincide with an operation that frees
+        memory. If no W frees less than its F keeps, whole backwards are the maximum.
         """
         everything = (batches - 1) * sum(c.g + c.r for c in costs)
-        if headroom is None or waiting is None or costs[-1].f == 0:
+        if headroom is None or costs[-1].f == 0:
             return everything
-        fillers = [Filler(c.g + c.r, c.k, batches - 1) for c in costs]
-        if any(c.p < c.k for c in costs) and not self._claim.fused:
-            fillers += [Filler(c.r, c.p, batches - 1) for c in costs]
-            waiting = headroom
-        return min(everything, filled(fillers, waiting - sum(c.k for c in costs)))
+        split = any(c.p < c.k for c in costs) and not self._claim.fused
+        limit = headroom if split else waiting
+        return min(everything, max_backwards(costs, batches - 1, limit, split=split))
 
-    def _pending(self, costs: list[Costs], batches: int, headroom: int | None) -> int:
+    def _pending(self, costs: list[StageCosts], batches: int, headroom: int | None) -> int:
         """Maximum work of W still open when the last backward of the first stage starts."""
         fillers = [Filler(c.r, c.p, batches - (not position)) for position, c in enumerate(costs)]
         if headroom is not None and costs[0].g > 0:

@@ -8,8 +8,8 @@ rest of the round trip is idle. Workspace is not counted.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from fractions import Fraction
-from itertools import product
 from typing import NamedTuple
 
 from ppopt.problem.traits import ArgumentClass, Trait, rechecked
@@ -18,6 +18,16 @@ from ppopt.rechecker.precedence import Precedence
 
 HANDLES = rechecked(ArgumentClass.EQUAL_MICROBATCHES, (Trait.SPAN,))
 """Traits that the argument handles."""
+
+
+class StageCosts(NamedTuple):
+    """Costs of one microbatch on a stage, as `ppopt.rechecker.device_time` defines them."""
+
+    f: int
+    g: int
+    r: int
+    k: int
+    p: int
 
 
 class Filler(NamedTuple):
@@ -38,32 +48,43 @@ def min_idle(claim: Claim, device: int, each: Precedence) -> int:
     stages, batches = claim.pipeline.hosted[0][device], claim.pipeline.batches
     if not claim.has_only(HANDLES) or not stages:
         return 0
-    times: list[list[int]] = claim.costs.times.tolist()
-    allocated, freed = claim.memory
     forward, backward, *rest = claim.kinds
-    low, high = stages[0], stages[-1]
-    stashed = [allocated[forward][stage] - freed[forward][stage] for stage in stages]
-    headroom = claim.pipeline.ticks.headroom(device)
-    fillers = [
-        Filler(times[forward][stage], memory, batches)
-        for stage, memory in zip(stages, stashed, strict=True)
+    times, (allocated, freed) = claim.costs.times.tolist(), claim.memory
+    costs = [
+        StageCosts(
+            times[forward][stage],
+            times[backward][stage],
+            sum(times[kind][stage] for kind in rest),
+            allocated[forward][stage] - freed[forward][stage],
+            sum(freed[kind][stage] - allocated[kind][stage] for kind in rest),
+        )
+        for stage in stages
     ]
-    wait = times[forward][low] + each.time_between((forward, low, 0, 0), (backward, high, 0, 0))
-    before, after = max(0, wait - filled(fillers, headroom)), 0
-    if times[forward][high]:
-        fillers = [
-            Filler(sum(times[kind][stage] for kind in claim.kinds[1:]), memory, batches - 1)
-            for stage, memory in zip(stages, stashed, strict=True)
-        ]
-        fillers += [
-            Filler(times[kind][stage], freed[kind][stage] - allocated[kind][stage], batches - 1)
-            for kind, stage in product(rest, stages)
-        ]
-        wait = each.time_between((forward, high, 0, 0), (backward, high, 0, 0))
-        remaining = None if headroom is None else headroom - sum(stashed)
-        after = max(0, wait - filled(fillers, remaining))
-    tight = headroom is not None and batches * sum(stashed) > headroom
-    return before + after if tight else max(before, after)
+    headroom, first = claim.pipeline.ticks.headroom(device), (forward, stages[0], 0, 0)
+    last, turn = (forward, stages[-1], 0, 0), (backward, stages[-1], 0, 0)
+    wait = costs[0].f + each.time_between(first, turn)
+    before = max(0, wait - filled([Filler(c.f, c.k, batches) for c in costs], headroom))
+    open_work = max_backwards(costs, batches - 1, headroom, split=not claim.fused)
+    after = max(0, each.time_between(last, turn) - open_work) if costs[-1].f else 0
+    return before + after if is_tight(costs, batches, headroom) else max(before, after)
+
+
+def is_tight(costs: Sequence[StageCosts], batches: int, headroom: int | None) -> bool:
+    """Whether F of all microbatches exceed the headroom: then the waits follow one another."""
+    return headroom is not None and batches * sum(c.k for c in costs) > headroom
+
+
+def max_backwards(
+    costs: Sequence[StageCosts], count: int, headroom: int | None, *, split: bool
+) -> int:
+    """Maximum backward work of other microbatches that is open when the last F starts.
+
+    What F keeps of its microbatch on all stages is live, and `count` microbatches fit into the
+    rest of the headroom. If backwards are split, only the W of a microbatch may be open.
+    """
+    fillers = [Filler(c.g + c.r, c.k, count) for c in costs]
+    fillers += [Filler(c.r, c.p, count) for c in costs if split]
+    return filled(fillers, None if headroom is None else headroom - sum(c.k for c in costs))
 
 
 def filled(fillers: list[Filler], headroom: int | None) -> int:
