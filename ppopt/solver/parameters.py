@@ -520,10 +520,8 @@ class FrontierParams(NamedTuple):
     """Maximum share of the remaining time for the largest limit if configurations are searched."""
     edge: float = 0.25
     """Maximum share of the remaining time for finding the minimum memory of the best value."""
-    alone: float = 0.6
-    """Share of that time for the configuration of the best schedule alone."""
     edge_step: float = 0.01
-    """Share of a limit to which a round of this search bisects; the next round searches longer."""
+    """Share of a limit to which this search bisects before it searches limits longer."""
     by_work: float = 0.5
     """Maximum share of the remaining time for a search that its work limits."""
     bounding: float = 0.5
@@ -533,16 +531,12 @@ class FrontierParams(NamedTuple):
     internvl2-26b needs 1 s."""
     quick: int = 8
     """Configurations that a search of level 0 schedules; doubled at each level."""
-    worth: float = 0.002
-    """Share of the value: segments with a smaller step are searched after all others."""
     min_seconds: float = 0.05
     """Minimum seconds of a search."""
     per_operation: float = 5e-5
     """Minimum seconds of a search per operation: time to construct and verify a schedule."""
     doublings: int = 30
     """Maximum number of doublings of the search time at one limit."""
-    max_vain: int = 6
-    """Maximum number of doublings of the time to improve one schedule; then it stays as it is."""
     given_up: float = 10.0
     """A search with at least this time limit, in seconds, that ends before half of it is exhausted:
     repeating it would end the same way."""

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
 from typing import Any
 
-from ppopt.cancellation import driven, part
+from ppopt.cancellation import driven
 from ppopt.errors import InputError, check_type
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -21,8 +20,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import proof_scope
 from ppopt.solver.choice_of_decisions import choice_of
 from ppopt.solver.choices.choice import Choice
-from ppopt.solver.choices.search import ANY_EFFORT, ConfigurationSearch, Effort
-from ppopt.solver.choices.search_processes import ProcessPool
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
@@ -115,38 +113,16 @@ def solve_problem(
     return search.run()
 
 
-def search_decisions(
-    start: WarmStart,
-    problem: Problem,
-    options: SolveOptions,
-    *,
-    effort: Effort = ANY_EFFORT,
-    target: int | None = None,
-    choice: Choice | None = None,
-    pool: ProcessPool | None = None,
-) -> Result:
-    """Search from known schedules and a known bound, with the open decisions of the pipeline.
-
-    Without open decisions, the level of the effort is a limit on the rounds of all methods. With a
-    target, in ticks, bounds of all configurations first try to exclude it. `choice` has the
-    configurations; None: all of the pipeline, in any order. `pool`: see `ConfigurationSearch`.
-    """
+def search_decisions(start: WarmStart, problem: Problem, options: SolveOptions) -> Result:
+    """Search from known schedules and a known bound, with the open decisions of the pipeline."""
+    with options.scope():
+        choice = choice_of(problem)
     if choice is None:
-        with options.scope():
-            choice = choice_of(problem)
-    if choice is None:
-        max_rounds = None if effort.level == inf else int(effort.level)
-        return search_from(start, problem, options.with_max_rounds(max_rounds))
-    search = ConfigurationSearch(
+        return search_from(start, problem, options)
+    return ConfigurationSearch(
         choice, problem, options, start_schedules=start.schedules,
-        lower_bound=0 if start.bound is None else start.bound.value, pool=pool,
-    )  # fmt: skip
-    if target is not None:
-        with options.scope():
-            with part(options.params.frontier.bounding):
-                choice.bound(target)
-            search.enumerate_listed()
-    return search.run(effort)
+        lower_bound=0 if start.bound is None else start.bound.value,
+    ).run()  # fmt: skip
 
 
 def earlier_bound(problem: Problem, result: Result) -> Bound | None:

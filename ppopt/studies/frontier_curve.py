@@ -49,8 +49,6 @@ class Segment(NamedTuple):
     """Value of the best schedule; infinite if there is none."""
     lower_bound: Value
     """Lower bound proved at the last limit."""
-    step: Value
-    """Improvement of the best schedule of the next segment over this segment's."""
 
 
 @dataclass
@@ -115,10 +113,15 @@ class Curve:
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
         return self.points[index - 1] if index else None
 
-    def next(self, limit: int) -> ParetoPoint | None:
-        """Schedule of minimum memory above a limit."""
+    def value(self, limit: int) -> Value:
+        """Best value found within a limit."""
+        best = self.best(limit)
+        return inf if best is None else best.value
+
+    def around(self, limit: int) -> list[ParetoPoint]:
+        """Best schedule found within a limit, and that of minimum memory above it."""
         index = bisect_right(self.points, limit, key=lambda point: point.limit)
-        return self.points[index] if index < len(self.points) else None
+        return self.points[max(0, index - 1) : index + 1]
 
     def lower_bound(self, limit: int) -> Value:
         """Bound over all placements for a limit; infinite if the limit is infeasible."""
@@ -139,8 +142,7 @@ class Curve:
 
     def add(self, new: ParetoPoint) -> None:
         """Add a schedule unless one of no more memory is as good."""
-        known = self.best(new.limit)
-        if known is None or known.value > new.value:
+        if self.value(new.limit) > new.value:
             retained = [
                 old for old in self.points if old.limit < new.limit or old.value < new.value
             ]
@@ -151,12 +153,10 @@ class Curve:
         starts = [bisect_left(self.limits, point.limit) for point in self.points]
         values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
-        next_values = [*values[1:], inf]
-        for (first, after), value, better in zip(edges, values, next_values, strict=True):
+        for (first, after), value in zip(edges, values, strict=True):
             opens = self._closed(first, after, value)
             if opens < after:
-                lower_bound = self.lower_bound(self.limits[after - 1])
-                yield Segment(opens, after - 1, value, lower_bound, max(0, value - better))
+                yield Segment(opens, after - 1, value, self.lower_bound(self.limits[after - 1]))
 
     def _closed(self, first: int, after: int, value: Value) -> int:
         """Index of the first limit whose bound is below the value; bounds fall with limits."""

@@ -14,7 +14,7 @@ from functools import cached_property
 from math import ceil, inf
 from operator import attrgetter
 
-from ppopt.cancellation import checkpoint, scope
+from ppopt.cancellation import checkpoint, scope, shield
 from ppopt.errors import InputError
 from ppopt.problem.decisions import Decisions
 from ppopt.problem.layer_choices import by_rules
@@ -31,14 +31,15 @@ from ppopt.solver.arguments import PEAKS
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
-from ppopt.solver.choices.search import ANY_EFFORT, Effort
+from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.search import IMPROVEMENT, ConfigurationSearch, Effort
 from ppopt.solver.choices.search_processes import ProcessPool
-from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result
-from ppopt.solver.solve import earlier_bound, search_decisions
+from ppopt.solver.search import search_from
+from ppopt.solver.solve import earlier_bound
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import limit_candidates
 from ppopt.studies.baselines import comparable
@@ -49,23 +50,8 @@ from ppopt.studies.strategy_search import StrategySearch
 
 NUM_FIRST_LIMITS = 12
 """Number of limits at which strategies are evaluated before the search."""
-
-
-def _until_settled(options: SolveOptions, target: int | None, useless: Value) -> SolveOptions:
-    """Options of a search that ends once the target is reached or excluded.
-
-    It also ends once the bound reaches a value that is useless.
-    """
-    if target is None and useless == inf:
-        return options
-
-    def settled(state: Progress) -> bool:
-        value, bound = state.value_ticks, state.bound_ticks
-        if target is None or bound >= useless:
-            return bound >= useless
-        return bound > target or (value is not None and value <= target)
-
-    return replace(options, stop=settled)
+MAX_RESUMED = 32
+"""Maximum number of limits whose searches can be resumed; the latest ones are kept."""
 
 
 class FrontierProblem:
@@ -79,6 +65,10 @@ class FrontierProblem:
     """A limit in ticks below which there is no schedule; None: only a search can find it."""
     minimum_text = ""
     """Why there is none below."""
+    _target: int | None = None
+    """Value at which the current search ends."""
+    _cutoff: Value = inf
+    """Value from which on schedules are useless to the current search."""
 
     def __init__(self, problem: Problem, strategy: StrategySearch | None = None) -> None:
         """With a strategy, the schedules are those of its configurations.
@@ -97,7 +87,11 @@ class FrontierProblem:
             choice_of(problem)
         self.problem, self.decisions = problem, pipeline.open_decisions
         self._strategy = strategy
+        self.improves = bool(self.decisions) and strategy is None
+        """Whether a search can improve known schedules without bounds."""
         self.name = placement_name(pipeline)
+        self._searches: dict[int, tuple[ConfigurationSearch, tuple[Schedule, ...]]] = {}
+        """Searches that can be resumed, by limit, each with the schedules it started from last."""
         self._listed: Problem | None = None
         """Problem without open decisions, whose peaks are those in any order; None: partition,
         placement or layers are open."""
@@ -195,57 +189,70 @@ class FrontierProblem:
     def search(
         self,
         limit: int,
-        schedules: Sequence[Schedule],
+        schedules: Iterable[Schedule],
         options: SolveOptions,
-        pool: ProcessPool | None = None,
+        pool: ProcessPool,
+        effort: Effort,
+        *,
         target: int | None = None,
-        effort: Effort = ANY_EFFORT,
-        useless: Value = inf,
-    ) -> Result:
-        """Search within a limit, from those of the known schedules that are comparable.
+        cutoff: Value = inf,
+    ) -> Schedule | None:
+        """Search within a limit in the time left, also from known schedules; return the best.
 
-        With a target, the search ends once this value is reached or excluded. Values from `useless`
-        on are no better than a known one. `pool`: see `ConfigurationSearch`.
+        If decisions are open, a further call resumes. The search ends at the target, in ticks, or
+        once values below the cutoff are excluded. `pool`: see `ConfigurationSearch`.
         """
-        limited = limit_candidates.with_limit(self.problem.pipeline, limit)
-        problem = replace(self.problem, pipeline=limited)
+        pipeline = limit_candidates.with_limit(self.problem.pipeline, limit)
+        problem, known = replace(self.problem, pipeline=pipeline), self.bounds.bound(limit).bound
         starts = tuple(filter(self.comparable, schedules))
-        choice = None
+        self._target, self._cutoff = target, cutoff
+        stop = self._is_settled if self.decisions or cutoff < inf else None
+        options = replace(options, stop=stop)
+        if not self.decisions:
+            rounds = None if effort.level == inf else int(effort.level)
+            own = options.with_max_rounds(rounds).in_scope(options.progress, options.stop)
+            with shield():
+                result = search_from(WarmStart(schedules=starts, bound=known), problem, own)
+            return self._learned(limit, problem, result)
+        search, followed = self._searches.pop(limit, (None, ()))
+        if search is None:
+            choice = self._choice(problem, starts)
+            search = ConfigurationSearch(choice, problem, options, pool=pool)
+        search.state.cutoff = None if cutoff == inf else int(cutoff)
+        search.state.raise_open_bound(known.value)
+        for schedule in starts:
+            if not any(schedule is each for each in followed):
+                search.hint(schedule)
+        if target is not None and effort != IMPROVEMENT:
+            search.bound(options.params.frontier.bounding)
+        search.search(effort)
+        if not search.state.finished:
+            self._searches[limit] = search, starts
+        for oldest in list(self._searches)[:-MAX_RESUMED]:
+            del self._searches[oldest]
+        with shield():
+            best = self._learned(limit, problem, search.result())
+            choice = search.choice
+            return choice.schedule() if isinstance(choice, StrategySearch) and choice.fits else best
+
+    def _choice(self, problem: Problem, starts: Sequence[Schedule]) -> Choice:
+        """The configurations within a limit."""
         if self._strategy is not None:
-            choice = self._strategy.on(limited, (start.pipeline for start in starts))
-        result = search_decisions(
-            WarmStart(schedules=starts, bound=self.bounds.bound(limit).bound),
-            problem,
-            _until_settled(options, target, useless),
-            effort=effort,
-            target=target,
-            choice=choice,
-            pool=pool,
-        )
+            return self._strategy.on(problem.pipeline, [start.pipeline for start in starts])
+        choice = choice_of(problem)
+        assert choice is not None
+        return choice
+
+    def _learned(self, limit: int, problem: Problem, result: Result) -> Schedule | None:
+        """The schedule of a result, whose bound holds within a limit."""
         self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
-        if choice is not None and choice.fits:
-            schedule = choice.schedule()
-            value = schedule.metrics.value_ticks(problem.objective)
-            result = replace(result, schedule=schedule, value_ticks=value)
-        return result
+        return result.schedule
 
-    def improvement(self, schedule: Schedule, options: SolveOptions, seconds: float) -> SearchTask:
-        """Search for a better schedule within the peak of a schedule, in its configuration."""
-        limit, _ = self.point(schedule)
-        pipeline = limit_candidates.with_limit(schedule.pipeline, limit, self.problem.pipeline)
-        problem = replace(self.problem, pipeline=pipeline)
-        start = WarmStart(schedules=(schedule,), bound=self.bounds.bound(limit).bound)
-        return SearchTask.improving(problem, start, options, seconds)
-
-    def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
-        """Problem of the configuration of a schedule; None if it has no others to choose from.
-
-        A configuration of a strategy has one schedule.
-        """
-        if not self.decisions or self._strategy is not None:
-            return None
-        pipeline = schedule.pipeline.having(mem_limit=self.problem.pipeline.limits)
-        return FrontierProblem(replace(self.problem, pipeline=pipeline))
+    def _is_settled(self, state: Progress) -> bool:
+        """Whether the target is reached, or values below the cutoff are excluded."""
+        value, target = state.value_ticks, self._target
+        is_reached = target is not None and value is not None and value <= target
+        return is_reached or state.bound_ticks >= self._cutoff
 
     def bound_at(self, limit: int) -> Bound:
         """Best bound for a limit; its proof names what it covers, and its larger limit, if any."""

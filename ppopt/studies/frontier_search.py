@@ -2,53 +2,51 @@
 
 The largest limit comes first: its bound holds for all limits. The second step finds the minimum
 memory that allows the value found there; more memory does not help. A search of this step ends as
-soon as it decides whether its limit allows that value. The rest is bisection over the limits: an
-interval of limits is halved if the values at its ends differ, so that n adjacent limits with equal
-optima cost about log2(n) searches. A search starts from the results of neighbouring limits: the
-best schedule of smaller memory, the next schedule above the limit (repaired to fit), and the bound
-of the next larger limit. A limit that stays open is searched again, each time for twice as long.
-If configurations of a large problem are searched, schedules are also improved within their own
-peaks, one after each search of a limit.
+soon as it decides whether its limit allows that value. Then every turn searches the limit with the
+largest area between value and bound per second: the middle of a range of limits without a search,
+or a limit that was searched before, for twice as long. If decisions are open, its search is
+resumed. A search starts from the results of neighbouring limits: the best schedule of smaller
+memory, the next schedule above the limit (repaired to fit), and the bound of the next larger limit.
+If configurations of a large problem are searched, the first turn of a limit only improves these
+schedules.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from itertools import chain, count, pairwise
+from itertools import chain, pairwise
 from math import inf
 
-from ppopt.cancellation import over, part, seconds_left, shield, within
+from ppopt.cancellation import equal_part, over, part, seconds_left, shield, turns, within
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.choices.configuration import Configuration
 from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
 from ppopt.solver.choices.search_processes import ProcessPool
-from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
-from ppopt.solver.result import Callback, Progress, Result
-from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment, Value
+from ppopt.solver.result import Callback, Progress
+from ppopt.studies.frontier_curve import Curve, ParetoPoint, Segment
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.limit_candidates import limits_of_any
 
 
 @dataclass
-class LimitSearches:
-    """The searches of one limit."""
+class LimitTurns:
+    """The turns of one limit."""
 
-    tried: int = 0
-    """Number of searches that did not settle a target."""
+    number: int = 0
+    """Number of turns that did not settle a target."""
     seconds: float = 0.0
     exhausted: bool = False
-    """Whether another search would end like the last one."""
+    """Whether another turn would end like the last one."""
 
 
 @dataclass
 class ParetoSearch:
-    """The search of a memory/time frontier by bisection over limits."""
+    """The search of a memory/time frontier, in turns of limits."""
 
     problems: Sequence[FrontierProblem]
     """Problems that differ in placement and chunks; the best schedule of any counts."""
@@ -61,18 +59,16 @@ class ParetoSearch:
     """Value to reach with less memory, in ticks; None: the best value found."""
     curve: Curve = field(init=False)
     """Schedules found and bounds proved."""
-    searches: defaultdict[int, LimitSearches] = field(
-        init=False, default_factory=lambda: defaultdict(LimitSearches)
+    turns: defaultdict[int, LimitTurns] = field(
+        init=False, default_factory=lambda: defaultdict(LimitTurns)
     )
-    """Searches of every limit, by index of the list of limits."""
+    """Turns of every limit, by index of the list of limits."""
 
     def __post_init__(self) -> None:
         limits = limits_of_any([problem.limits for problem in self.problems])
         self.curve = Curve(limits, [problem.bounds for problem in self.problems])
         self._pool = ProcessPool(self.options)
         """Processes of the searches within all limits."""
-        self._vain = Counter[Value]()
-        """Number of improvements in vain of a schedule, by its value."""
 
     @property
     def _params(self) -> FrontierParams:
@@ -89,73 +85,63 @@ class ParetoSearch:
         if over() or not self.problems:
             return
         with closing(self._pool):
-            self._search(self._last)
+            self._turn(self._last)
             with part(self._params.edge):
                 self._minimize_memory()
             while seconds_left() > self._params.min_seconds:
-                segment = self._next()
-                if segment is not None:
-                    self._search(self._index(segment))
-                if not self._improve() and segment is None:
+                index = self._next()
+                if index is None:
                     return
+                self._turn(index)
 
-    def _improve(self) -> bool:
-        """Improve the schedules with the largest gaps, within their own peaks and without bounds.
+    def _next(self) -> int | None:
+        """Limit of the next turn; None: none is left."""
+        rated = {
+            index: gain for segment in self.curve.open() for index, gain in self._gains(segment)
+        }
+        return max(rated, key=lambda index: (rated[index], -index), default=None)
 
-        As many at once as there are processes; alone, a search also starts from the next schedule.
-        Returns False if there is none.
+    def _gains(self, segment: Segment) -> Iterator[tuple[int, float]]:
+        """Limits of a segment to search, with the area between value and bound per second.
+
+        These are the middle of the widest range without a search, and the limits that were searched
+        before; if schedules are improved, also the peak of the best one. Above the last limit there
+        is no other: its range counts as one of mean width.
         """
-        gains = sorted(filter(self._gain, self.curve.open()), key=self._gain, reverse=True)
-        ends = [self.curve.limits[segment.last] for segment in gains[: self._pool.at_once(1)]]
-        points = list(filter(None, map(self.curve.best, ends)))
-        if not points:
-            return False
-        doublings = min(self._vain[point.value] for point in points)
-        seconds = min(seconds_left(), self._turn_seconds * (1 << doublings))
-        processes = self._pool.processes(min_workers=1)
-        if processes is None or len(points) == 1:
-            del points[1:]
-            own = [self.problem_of(points[0].schedule)]
-            self._search_problems(own, points[0].limit, seconds, IMPROVEMENT)
-        else:
-            tasks = (self._improvement(point, seconds) for point in points)
-            processes.run(tasks, self._receive, over=over, cutoff=lambda _: None)
-        for point in points:
-            self._vain[point.value] += self.curve.best(point.limit) == point
-        return True
+        points, (first, last, value, lower_bound) = self.curve.points, segment
+        tried = self._tried(first, last)
+        edges = [first - 1, *tried, last + 1]
+        gap, start = max((b - a, -a) for a, b in pairwise(edges))
+        height, width = value - lower_bound, last - first + 1
+        if value == inf:
+            height = (points[0].value if points else 1) / self._factor(len(tried))
+        elif self._by_clock:
+            tried = [first, *(index for index in tried if index != first)]
+        if last == self._last:
+            width = max(width, len(self.curve.limits) // max(1, len(points)))
+        if gap > 1:
+            yield gap // 2 - start, height * gap
+        for index in tried:
+            if not self.turns[index].exhausted:
+                yield index, height * width / self._factor(self.turns[index].number)
 
-    def _improvement(self, point: ParetoPoint, seconds: float) -> tuple[Configuration, SearchTask]:
-        """Search of a process for a better schedule of a configuration."""
-        own = self.problem_of(point.schedule)
-        task = own.improvement(point.schedule, self.options, seconds)
-        return Configuration((point.limit,), 0), task
+    def _factor(self, number: int) -> int:
+        """Factor on the seconds of a turn after so many turns."""
+        return 1 << min(number, self._params.doublings)
 
-    def _receive(self, _: Configuration, result: Result) -> None:
-        """Add the schedule of a search in a process."""
-        self._take(filter(None, (result.schedule,)))
-        self.options.tell(f"{len(self.curve.points)} points")
-
-    def _gain(self, segment: Segment) -> float:
-        """Area between value and bound of a segment per second of its next improvement.
-
-        Above the last limit there is no other: its segment counts as one of mean width.
-        """
-        vain = self._vain[segment.value]
-        if not self._by_clock or segment.value == inf or vain > self._params.max_vain:
-            return 0
-        width = segment.last - segment.first + 1
-        if segment.last == self._last:
-            width = max(width, len(self.curve.limits) // len(self.curve.points))
-        return (segment.value - segment.lower_bound) * width / (1 << vain)
+    def _level(self, index: int) -> int:
+        """Effort of the next turn of a limit; -1: it improves the best schedule."""
+        known = self.curve.value(self.curve.limits[index]) < inf
+        return self.turns[index].number - (known and self._by_clock and index != self._last)
 
     @property
     def _by_clock(self) -> bool:
         """Whether problems are too large for a search whose result does not depend on the clock.
 
-        Then the best schedules are also improved between the searches of limits.
+        Then the first turn of a limit improves known schedules.
         """
         own, max_reproducible = self.problems[0], self.options.params.plan.max_reproducible
-        return bool(own.decisions) and own.problem.num_operations > max_reproducible
+        return own.improves and own.problem.num_operations > max_reproducible
 
     @property
     def _last(self) -> int:
@@ -168,39 +154,22 @@ class ParetoSearch:
         with shield():
             self._take(chain(*(problem.starts(known) for problem in self.problems)))
 
-    def minimize_memory(self, schedule: Schedule) -> None:
-        """Minimise memory at the value of a schedule or a lower one.
+    def minimize_memory(self, schedules: Iterable[Schedule]) -> None:
+        """Minimise memory at the goal or, without one, at the best value of known schedules.
 
         Ends when the minimum is proved, when work is spent, or with an enclosing scope.
         """
-        self._take((schedule,))
+        self._take(schedules)
         with closing(self._pool):
             self._minimize_memory()
 
     def _minimize_memory(self) -> None:
-        """Minimise memory at the goal, by bisection.
-
-        The configuration of the best schedule comes first: its search is much faster than all.
-        """
-        with part(self._params.alone):
-            self._minimize_memory_of_best()
+        """Minimise memory at the goal, by bisection."""
         while seconds_left() > self._params.min_seconds:
             index = self._edge_index()
-            if index is None or self.searches[index].exhausted:
+            if index is None or self.turns[index].exhausted:
                 return
-            self._search(index, self._goal)
-
-    def _minimize_memory_of_best(self) -> None:
-        """Minimise memory in the configuration of the best schedule, limited by work."""
-        if not self.curve.points:
-            return
-        schedule = self.curve.points[-1].schedule
-        problem = self.problem_of(schedule).of_configuration(schedule)
-        if problem is None:
-            return
-        narrow = replace(self, problems=[problem], max_level=self.max_level or 0)
-        narrow.minimize_memory(schedule)
-        self._take(point.schedule for point in narrow.curve.points)
+            self._turn(index, self._goal)
 
     def problem_of(self, schedule: Schedule) -> FrontierProblem:
         """The first problem to which a schedule belongs."""
@@ -213,13 +182,10 @@ class ParetoSearch:
         """
         if not self.curve.points:
             return None
-        goal = self._goal
-        high = bisect_left(self.curve.limits, self.min_memory_point.limit)
-        indices = range(high)
+        goal, limits = self._goal, self.curve.limits
+        high = bisect_left(limits, self.min_memory_point.limit)
         low = bisect_left(
-            indices,
-            True,
-            key=lambda index: self.curve.lower_bound(self.curve.limits[index]) <= goal,
+            range(high), True, key=lambda index: self.curve.lower_bound(limits[index]) <= goal
         )
         return (low - 1, high) if low < high else None
 
@@ -243,151 +209,97 @@ class ParetoSearch:
     def _edge_index(self) -> int | None:
         """Limit of the bracket to search next; None: the minimum is proved.
 
-        A limit that was not decided counts as one without the goal, until the bracket is short. The
-        next round begins with all limits of the bracket, and searches each of them longer.
+        A limit that was not decided counts as one without the goal, until the bracket is short.
+        Then the limits of the bracket are searched longer.
         """
         edge = self._edge()
         if edge is None:
             return None
         limits, (low, high) = self.curve.limits, edge
         undecided = self._tried(low + 1, high - 1)
-        for rounds in count():
-            start = max((at for at in undecided if self.searches[at].tried > rounds), default=low)
-            middle = (start + high) // 2
-            is_short = limits[high] - limits[middle] < self._params.edge_step * limits[high]
-            if start == low or (start < middle and not is_short):
-                return middle
-        raise AssertionError("the first round without an undecided limit has a middle")
+        start = max(undecided, default=low)
+        middle = (start + high) // 2
+        is_short = limits[high] - limits[middle] < self._params.edge_step * limits[high]
+        if undecided and (start == middle or is_short):
+            return min(undecided, key=lambda index: (self.turns[index].number, index))
+        return middle
 
     def _take(self, schedules: Iterable[Schedule]) -> None:
         for schedule in schedules:
             if schedule.fits_limits:
                 self.curve.add(ParetoPoint(*self.problems[0].point(schedule), schedule))
 
-    def _next(self) -> Segment | None:
-        """Segment to search next: untried ones of a large step first, then large gaps."""
-        useful = (
-            segment
-            for segment in self.curve.open()
-            if not self.searches[self._index(segment)].exhausted
-        )
-        return min(useful, key=self._urgency, default=None)
-
-    def _urgency(self, segment: Segment) -> tuple[int, Value]:
-        if segment.value == inf:
-            tried = self._tried(segment.first, segment.last)
-            return len(tried) - (not self._by_clock), -inf
-        tries = self.searches[self._index(segment)].tried
-        if not tries and segment.step < self._params.worth * segment.value:
-            tries = 1
-        width = self.curve.limits[segment.last] - self.curve.limits[segment.first] + 1
-        return tries, -(segment.value - segment.lower_bound) * width
-
-    def _index(self, segment: Segment) -> int:
-        """Index of the limit to search: the middle of the widest untried gap of a segment.
-
-        If all limits have been tried, the one with the fewest tries.
-        """
-        tried = self._tried(segment.first, segment.last)
-        edges = [segment.first - 1, *tried, segment.last + 1]
-        gap, start = max((b - a, -a) for a, b in pairwise(edges))
-        if gap > 1:
-            return -start + gap // 2
-        searches = self.searches
-        return min(tried, key=lambda at: (searches[at].exhausted, searches[at].tried, at))
-
     def _tried(self, first: int, last: int) -> list[int]:
-        """Indices of the limits from the first to the last that were searched, ascending."""
-        known = sorted(self.searches.items())
-        return [index for index, each in known if each.tried and first <= index <= last]
-
-    @property
-    def _min_seconds(self) -> float:
-        """Minimum seconds of a search: the time of the largest limit, if that is proved."""
-        largest = self.curve.limits[self._last]
-        best = self.curve.best(largest)
-        is_proved = best is not None and self.curve.lower_bound(largest) == best.value
-        taken = self.searches[self._last].seconds if is_proved else 0.0
-        params, operations = self._params, self.problems[0].problem.num_operations
-        each = params.improved_per_operation if self._by_clock else params.per_operation
-        return max(params.min_seconds, each * operations, taken)
+        """Indices of the limits from the first to the last that had a turn, ascending."""
+        known = sorted(self.turns.items())
+        return [index for index, each in known if each.number and first <= index <= last]
 
     def _seconds(self, index: int) -> float:
-        """Seconds of a search, doubled with every try."""
-        if self.max_level is not None:
-            return max(self._params.by_work * seconds_left(), self._params.min_seconds)
-        tried = self.searches[index].tried
-        if index == self._last and not tried and self.problems[0].decisions:
-            return self._params.first * seconds_left()
-        doublings = min(tried, self._params.doublings)
-        return min(seconds_left(), self._turn_seconds * (1 << doublings))
+        """Seconds of a turn, doubled with every search of a limit.
 
-    @property
-    def _turn_seconds(self) -> float:
-        """Seconds of the first search of a limit: an equal share for every likely point."""
-        matter = min(len(self.curve.limits), 2 * self.problems[0].problem.pipeline.num_devices + 4)
-        return max(self._min_seconds, self.options.time_limit / matter)
-
-    def _search(self, index: int, target: int | None = None) -> None:
-        """Search a limit; with a target, only until it is reached or excluded."""
-        limit, searches = self.curve.limits[index], self.searches[index]
-        seconds, effort = self._seconds(index), ANY_EFFORT
-        if self.max_level is not None:
-            effort = Effort(searches.tried, self._params.quick << searches.tried)
-        spent = self._search_problems(self.problems, limit, seconds, effort, target)
-        searches.seconds += spent
-        if target is not None and self._is_settled(limit, target):
-            return
-        searches.tried += 1
-        if self.max_level is None:
-            searches.exhausted |= max(self._params.given_up, 2 * spent) < seconds
-        else:
-            searches.exhausted |= searches.tried > self.max_level
-
-    def _search_problems(
-        self,
-        problems: Iterable[FrontierProblem],
-        limit: int,
-        seconds: float,
-        effort: Effort,
-        target: int | None = None,
-    ) -> float:
-        """Search some problems within a limit, that of the best schedule first; return the seconds.
-
-        Each ends at the best value of those before it, and has an equal part of the time they left.
+        At first these are an equal share for every likely point, and the time of the largest limit
+        if that is proved. The largest limit has a large share if configurations are searched.
         """
-        points = filter(None, (self.curve.best(limit), self.curve.next(limit)))
-        starts = [point.schedule for point in points]
-        order = sorted(problems, key=lambda own: not any(map(own.comparable, starts[:1])))
-        best, enough, spent = inf, -inf if target is None else target, 0.0
+        left, params, own = seconds_left(), self._params, self.problems[0]
+        if self.max_level is not None:
+            return max(params.by_work * left, params.min_seconds)
+        if index == self._last and not self.turns[index].number and own.decisions:
+            return params.first * left
+        operations, devices = own.problem.num_operations, own.problem.pipeline.num_devices
+        each = params.improved_per_operation if self._by_clock else params.per_operation
+        share = self.options.time_limit / min(len(self.curve.limits), 2 * devices + 4)
+        first = max(params.min_seconds, each * operations, share)
+        largest = self.curve.limits[self._last]
+        if self.curve.value(largest) == self.curve.lower_bound(largest):
+            first = max(first, self.turns[self._last].seconds)
+        return min(left, first * self._factor(max(0, self._level(index))))
+
+    def _turn(self, index: int, target: int | None = None) -> None:
+        """Search a limit; with a target, only until it is reached or excluded.
+
+        The problem of the best schedule comes first. Each ends at the best value of those before
+        it, and has an equal part of the time they left.
+        """
+        limit, own, seconds = self.curve.limits[index], self.turns[index], self._seconds(index)
+        starts = [point.schedule for point in self.curve.around(limit)]
+        order = sorted(self.problems, key=lambda each: not any(map(each.comparable, starts[:1])))
+        level = self._level(index)
+        effort = IMPROVEMENT if level < 0 else ANY_EFFORT
+        if self.max_level is not None and level >= 0:
+            effort = Effort(level, self._params.quick << level)
+        options = replace(self.options, progress=self._tell(limit))
+        began = options.spent
         with within(seconds):
-            options = self.options.in_scope(self._tell(limit))
-        with shield():
-            for problem, turn in options.turns(order):
-                if spent and (best <= enough or problem.bounds.lower_bound(limit) >= best):
-                    continue
-                result = problem.search(limit, starts, turn, self._pool, target, effort, best)
-                spent += result.solve_seconds
-                if result.schedule is not None and result.value_ticks is not None:
-                    self._take((result.schedule,))
-                    best = min(best, result.value_ticks)
-        return spent
+            for problem, turn in turns(order, equal_part):
+                cutoff = inf if problem is order[0] else self.curve.value(limit)
+                if target is not None:
+                    cutoff = min(cutoff, target + 1)
+                if problem is order[0] or problem.bounds.lower_bound(limit) < cutoff:
+                    with turn:
+                        schedule = problem.search(
+                            limit, starts, options, self._pool, effort, target=target, cutoff=cutoff
+                        )
+                        self._take(filter(None, (schedule,)))
+        spent = options.spent - began
+        own.seconds += spent
+        value, lower_bound = self.curve.value(limit), self.curve.lower_bound(limit)
+        if target is not None and (value <= target or target < lower_bound):
+            return
+        own.number += 1
+        if self.max_level is None:
+            own.exhausted |= max(self._params.given_up, 2 * spent) < seconds
+        else:
+            own.exhausted |= level >= self.max_level
 
     def seconds(self, limit: int) -> float:
         """Seconds of search at the smallest limit that allows a peak, both in ticks."""
-        return self.searches[bisect_left(self.curve.limits, limit)].seconds
-
-    def _is_settled(self, limit: int, target: int) -> bool:
-        """Whether a schedule within a limit reaches a target, or bounds exclude it."""
-        best = self.curve.best(limit)
-        return self.curve.lower_bound(limit) > target or (best is not None and best.value <= target)
+        return self.turns[bisect_left(self.curve.limits, limit)].seconds
 
     def _tell(self, limit: int) -> Callback:
         now = float(self.problems[0].memory(limit))
-        where = f"{len(self.curve.points)} points, now limit {now:g}"
 
         def tell(state: Progress) -> None:
-            phase = f"{where}, {state.phase}"
+            phase = f"{len(self.curve.points)} points, now limit {now:g}, {state.phase}"
             self.options.announce(state._replace(seconds=self.options.spent, phase=phase))
 
         return tell

@@ -84,6 +84,21 @@ class PlanCandidate(SearchedConfigurations):
         return None if self.best is None else self.best.schedule
 
     @property
+    def schedules(self) -> list[Schedule]:
+        """All known schedules."""
+        known = (*self.every, self.best)
+        return [each.schedule for each in known if each is not None and each.schedule is not None]
+
+    def min_peak(self, max_value: int) -> Fraction:
+        """Smallest peak of a known schedule whose value per microbatch is at most a maximum."""
+        objective, max_ticks = self.problem.objective, max_value // self.weight
+        return min(
+            peak_memory(each)
+            for each in self.schedules
+            if each.metrics.value_ticks(objective) <= max_ticks
+        )
+
+    @property
     def peak(self) -> Fraction | None:
         """Largest device peak of the best schedule."""
         schedule = self.schedule

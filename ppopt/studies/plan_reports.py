@@ -83,15 +83,13 @@ class PlanReports:
     ) -> tuple[Schedule, Fraction, LeastMemory]:
         """Minimise memory at the goal or, without one, at the best value of a configuration.
 
-        Returns the schedule of minimum memory, its value, and its peak.
+        The search starts from all known schedules of the configuration. Returns the schedule of
+        minimum memory, its value, and its peak.
         """
-        assert candidate.schedule is not None
         options = candidate.options.in_scope(lambda state: self.search.tell(state.phase))
         problem = FrontierProblem(candidate.problem, candidate.strategy)
-        search = ParetoSearch(
-            [problem], options, max_level=self._params.memory_max_level, goal=goal
-        )
-        search.minimize_memory(candidate.schedule)
+        search = ParetoSearch([problem], options, self._params.memory_max_level, goal)
+        search.minimize_memory(candidate.schedules)
         point = search.min_memory_point
         memory = LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
         return point.schedule, problem.time(point.value), memory
@@ -109,7 +107,7 @@ class PlanReports:
         max_time = int(best * (1 + self._slowdown))
         candidates = self.search.candidates
         fast = [each for each in candidates if each.value is not None and each.value <= max_time]
-        fast.sort(key=lambda each: (each.peak, each.configuration))
+        fast.sort(key=lambda each: (each.min_peak(max_time), each.configuration))
         results: dict[PlanConfiguration, tuple[LeastMemory, Fraction]] = {}
         with within(self._params.slowdown_share * self._limit):
             for candidate, turn in turns(fast, equal_part):

@@ -22,13 +22,12 @@ from ppopt.cancellation import within
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
-from ppopt.solver import solve as solve_module
 from ppopt.solver.bound import Bound
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Result
 from ppopt.solver.search import search_from
 from ppopt.studies import frontier as frontier_module
-from ppopt.studies import frontier_search
+from ppopt.studies import frontier_problem, frontier_search
 from ppopt.studies.frontier_curve import Curve, LimitBounds, ParetoPoint, Proved
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.limit_candidates import candidates, with_limit
@@ -256,14 +255,14 @@ def test_slices_routes_and_pairs(more: dict[str, Any]) -> None:
 def counted(monkeypatch: pytest.MonkeyPatch, after: Callable[[int], None]) -> list[int]:
     """Note the limit of every search; `after` is told how many there were."""
     searched: list[int] = []
-    search = frontier_search.ParetoSearch._search
+    turn = frontier_search.ParetoSearch._turn
 
     def note(self: frontier_search.ParetoSearch, index: int, target: int | None = None) -> None:
         searched.append(self.curve.limits[index])
-        search(self, index, target)
+        turn(self, index, target)
         after(len(searched))
 
-    monkeypatch.setattr(frontier_search.ParetoSearch, "_search", note)
+    monkeypatch.setattr(frontier_search.ParetoSearch, "_turn", note)
     return searched
 
 
@@ -313,7 +312,7 @@ def test_what_a_search_gives_up_is_not_searched_again(monkeypatch: pytest.Monkey
         with within(0.1):
             return search_from(start, problem, options.in_scope())
 
-    monkeypatch.setattr(solve_module, "search_from", ended_early)
+    monkeypatch.setattr(frontier_problem, "search_from", ended_early)
     pipeline = Pipeline(stages=4, batches=200, slices=2, mem_limit=1)
     curve = frontier(pipeline, workers=1, time_limit=1000)
     assert (len(curve.points), curve.status) == (1, Status.FEASIBLE)
@@ -325,7 +324,7 @@ def test_the_time_of_a_search_stays_a_number_however_often_it_was_tried() -> Non
     problem = FrontierProblem(split(Pipeline(stages=2, batches=3)))
     explorer = frontier_search.ParetoSearch([problem], checked_options(60, 1))
     assert list(explorer.curve.limits) == [1, 2, 3]
-    explorer.searches[1].tried = 5000
+    explorer.turns[1].number = 5000
     with within(60):
         assert 0 < explorer._seconds(1) <= 60
 
@@ -457,7 +456,7 @@ class TestCurve:
         for pair in ((1, 40), (2, 20), (6, 10)):
             curve.add(self.point(*pair))
         (segment,) = curve.open()
-        assert segment == (3, 4, 20, 10, 10)
+        assert segment == (3, 4, 20, 10)
         curve.placements[0].add(self.bound(5, 20))
         assert list(curve.open()) == []
 

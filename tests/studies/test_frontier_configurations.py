@@ -6,23 +6,25 @@ import re
 from contextlib import closing
 from dataclasses import replace
 from fractions import Fraction
+from math import inf
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from ppopt import Frontier, Layer, Model, Pipeline, Result, Status, frontier, recheck, verify
+from ppopt import Frontier, Layer, Model, Pipeline, Status, frontier, recheck, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.solver.choices import search_processes
-from ppopt.solver.choices.search_processes import SearchProcesses
+from ppopt.solver.choices.search import ANY_EFFORT
+from ppopt.solver.choices.search_processes import ProcessPool, SearchProcesses
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.search import problem_of
 from ppopt.studies import frontier as module
 from ppopt.studies.evaluate import evaluate
-from ppopt.studies.frontier_curve import ParetoPoint
+from ppopt.studies.frontier_curve import ParetoPoint, Value
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.frontier_search import ParetoSearch
 from tests.cli.cli_run import done, json_of
@@ -179,26 +181,42 @@ def test_the_largest_limit_has_time_for_the_bound_over_all() -> None:
         assert explorer._seconds(0) < 10
 
 
-def test_schedules_of_large_problems_are_improved_within_their_peaks() -> None:
-    """At the peak of one microbatch at a time, device 0 has memory for four.
+def improved(workers: int, params: PlanParams) -> tuple[ParetoSearch, list[ParetoPoint]]:
+    """The search after a turn at the peak of every schedule known before, and those schedules.
 
-    A small problem is searched instead.
+    These are of one microbatch at a time, and of GPipe.
     """
     model = Model([Layer(1, activation=1), Layer(1, activation=4)])
-    pipeline = model.pipeline(devices=2, batches=4, partition="search")
+    pipeline = model.pipeline(devices=2, batches=6, partition="search")
     space = FrontierProblem(problem_of(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
-    options = checked_options(60, 1)
-    large = replace(options, params=SolveParams(plan=PlanParams(max_reproducible=0)))
-    for own, improves in ((options, False), (large, True)):
-        explorer = ParetoSearch([space], own)
-        explorer.seed(space.one_at_a_time())
-        before = list(explorer.curve.points)
-        with own.scope():
-            assert explorer._improve() is improves
-        assert (explorer.curve.points != before) is improves
+    options = replace(checked_options(60, workers), params=SolveParams(plan=params))
+    explorer = ParetoSearch([space], options)
+    explorer.seed([*space.one_at_a_time(), evaluate(replace(pipeline, partition="even"), "gpipe")])
+    before = list(explorer.curve.points)
+    with options.scope(), closing(explorer._pool):
         for point in before:
-            best = explorer.curve.best(point.limit)
-            assert best is not None and best.value <= point.value
+            index = explorer.curve.limits.index(point.limit)
+            large = params.max_reproducible == 0 and index != explorer._last
+            assert explorer._level(index) == (-1 if large else 0)
+            explorer._turn(index)
+    return explorer, before
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("params", [PlanParams(), PlanParams(max_reproducible=0)])
+def test_schedules_are_improved_within_their_peaks(
+    workers: int, params: PlanParams, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At the peak of one microbatch at a time, device 0 has memory for four.
+
+    The first turn of a large problem has no bounds.
+    """
+    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
+    explorer, before = improved(workers, params)
+    best = [explorer.curve.best(point.limit) for point in before]
+    assert len(before) == 2
+    assert all(own and own.value <= point.value for own, point in zip(best, before, strict=True))
+    assert best != before
 
 
 def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -218,51 +236,32 @@ def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPa
     assert all(member.child.poll() is not None for member in pool.members)
 
 
-def test_schedules_within_several_limits_are_improved_at_once(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """Each in a process, from one microbatch at a time."""
-    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
-    model = Model([Layer(1, activation=1), Layer(1, activation=4)])
-    pipeline = model.pipeline(devices=2, batches=6, partition="search")
-    space = FrontierProblem(problem_of(pipeline, Objective.MAKESPAN, BackwardKind.MIXED))
-    params = SolveParams(plan=PlanParams(max_reproducible=0))
-    explorer = ParetoSearch([space], replace(checked_options(60, 2), params=params))
-    explorer.seed([*space.one_at_a_time(), evaluate(replace(pipeline, partition="even"), "gpipe")])
-    before, improved = list(explorer.curve.points), list[ParetoPoint]()
-    improvement = explorer._improvement
-
-    def noted(point: ParetoPoint, seconds: float) -> Any:
-        improved.append(point)
-        return improvement(point, seconds)
-
-    monkeypatch.setattr(explorer, "_improvement", noted)
-    with explorer.options.scope(), closing(explorer._pool):
-        assert explorer._improve()
-    assert sorted(improved) == before and len(before) == 2
-    best = [explorer.curve.best(point.limit) for point in before]
-    assert all(own and own.value <= point.value for own, point in zip(best, before, strict=True))
-    assert best != before
-
-
 @pytest.mark.parametrize("options", SEARCHES)
 def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any]) -> None:
     """Whether a limit allows a value is what the whole search of that limit says, too."""
     problem = problem_of(draw(Random(7), options), Objective.MAKESPAN, BackwardKind.MIXED)
-    limits = FrontierProblem(problem).limits
+    limits, request = FrontierProblem(problem).limits, checked_options(60, 1)
 
-    def search(limit: int, target: int | None) -> Result:
-        """Search a limit by itself."""
-        return FrontierProblem(problem).search(limit, [], checked_options(60, 1), target=target)
+    def search(limit: int, target: int | None, space: FrontierProblem) -> tuple[Value, Value]:
+        """Value and bound after a search of a limit; infinite if there is no schedule."""
+        cutoff = inf if target is None else target + 1
+        with request.scope():
+            best = space.search(
+                limit, [], request, ProcessPool(request), ANY_EFFORT, target=target, cutoff=cutoff
+            )
+        value = inf if best is None else best.metrics.makespan_ticks
+        return value, space.bounds.lower_bound(limit)
 
-    best = search(limits[-1], None).value_ticks
-    assert best is not None
+    best, _ = search(limits[-1], None, FrontierProblem(problem))
     for limit in (limits[0], limits[len(limits) // 2], limits[-1]):
-        whole, asked = search(limit, None), search(limit, best)
-        reached = asked.value_ticks is not None and asked.value_ticks <= best
-        ruled_out = asked.bound_ticks is None or asked.bound_ticks > best
-        assert reached == (whole.value_ticks == best)
-        assert ruled_out == (whole.value_ticks is None or whole.value_ticks > best)
+        resumed = FrontierProblem(problem)
+        whole, proved = search(limit, None, FrontierProblem(problem))
+        asked, bound = search(limit, int(best), resumed)
+        assert whole == proved
+        assert (asked <= best) == (whole == best)
+        assert (bound > best) == (whole > best)
+        assert min(asked, search(limit, None, resumed)[0]) == whole
+        assert resumed.bounds.lower_bound(limit) == whole
 
 
 def test_strategies_are_timed_where_a_partition_is_searched() -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
-from math import inf
 from random import Random
 from typing import Any
 
@@ -18,6 +17,7 @@ from ppopt import Pipeline, Status
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import Argument, Certificate
 from ppopt.solver.bound import Bound
+from ppopt.solver.options import SolveOptions
 from ppopt.solver.warm_start import WarmStart
 from ppopt.studies import frontier_problem
 from ppopt.studies.frontier import Frontier, FrontierPoint, frontier
@@ -65,10 +65,10 @@ def test_every_point_is_the_optimum_over_all_placements() -> None:
 @pytest.mark.parametrize("weak", PLACED)
 def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """A placement that is bounded only by 1 proves nothing of the other's points."""
-    search = frontier_problem.search_decisions
+    search = frontier_problem.search_from
 
-    def unproved(start: WarmStart, problem: Problem, *arguments: Any, **fields: Any) -> Any:
-        result = search(start, problem, *arguments, **fields)
+    def unproved(start: WarmStart, problem: Problem, options: SolveOptions) -> Any:
+        result = search(start, problem, options)
         if placement_name(problem.pipeline) != weak or result.lower_bound is None:
             return result
         return replace(
@@ -79,7 +79,7 @@ def test_a_bound_holds_for_all_placements(weak: str, monkeypatch: pytest.MonkeyP
             schedule=None,
         )
 
-    monkeypatch.setattr(frontier_problem, "search_decisions", unproved)
+    monkeypatch.setattr(frontier_problem, "search_from", unproved)
     monkeypatch.setattr(FrontierProblem, "_initial_bound", bounded_by_1)
     together = frontier(
         PLACED["linear"], also=[PLACED["v/2"]], workers=1, time_limit=600, progress=ended(20)
@@ -172,17 +172,17 @@ def _figures(point: FrontierPoint) -> tuple[Any, ...]:
 
 def test_a_search_ends_at_the_value_of_another_placement(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its bound then reaches that value, and it need not find its own optimum."""
-    useless: list[Fraction | float] = []
+    cutoffs: list[float] = []
     search = FrontierProblem.search
 
-    def recorded(*arguments: Any, **fields: Any) -> Any:
-        result = search(*arguments, **fields)
-        useless.append(arguments[-1])
-        values.append(result.value_ticks)
-        return result
+    def recorded(*arguments: Any, cutoff: float, **fields: Any) -> Any:
+        cutoffs.append(cutoff)
+        schedule = search(*arguments, cutoff=cutoff, **fields)
+        values.append(None if schedule is None else schedule.metrics.makespan_ticks)
+        return schedule
 
     values: list[int | None] = []
     monkeypatch.setattr(FrontierProblem, "search", recorded)
     monkeypatch.setattr(FrontierProblem, "_initial_bound", bounded_by_1)
     of_all(*PLACED.values())
-    assert useless[:2] == [inf, values[0]]
+    assert cutoffs[1] == values[0] <= cutoffs[0]

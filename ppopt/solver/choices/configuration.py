@@ -177,7 +177,7 @@ class SearchedConfigurations:
 
         Bounds above a ceiling need not be exact, if a configuration may be feasible.
         """
-        ends = [configuration.bound for configuration in self.open]
+        ends = [each.bound for each in self.every if not each.impossible]
         if ends or self.value is not None:
             ends += [end for end in (self.end, ceiling) if end is not None]
         self.rest = Unlisted(self.open_bound)
