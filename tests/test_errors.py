@@ -19,7 +19,7 @@ CAUGHT = {
     # Where input enters: one line for the user, and an exit code or a failed row.
     "app/server.py _events": "a search of the app: told at its field",
     "app/server.py _page": "the app opens with other schedules, and its form tells the fault",
-    "app/search_process.py serve": "goes to the server that asked, which tells it",
+    "app/search_process.py perform": "goes to the server that asked, which tells it",
     "cli/application.py main": "the command line: one line and exit code 2",
     "cli/commands.py _of_all_placements": "a placement that the settings rule out: named in a note",
     "cli/commands.py _strategies": "names the flag that was typed",
@@ -65,7 +65,7 @@ CAUGHT = {
 """Where an InputError, or a subclass of it, may be caught, and why."""
 
 ANYTHING_CAUGHT = {
-    "studies/engines/dask.py _done": "a row of a sweep: its task failed on another machine",
+    "solver/engines/dask.py _done": "a row of a sweep: its task failed on another machine",
     "torch/job.py _built": "the user's own code: becomes an InputError that says where",
     "torch/job.py _function": "the user's own code: becomes an InputError that says where",
     "torch/job.py boundaries": "the user's own code: becomes an InputError that says where",

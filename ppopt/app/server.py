@@ -137,7 +137,7 @@ class App:
             yield _event("failed", _error(error))
         finally:
             del self._running[name]
-            await process.close()
+            process.close()
 
     def _keep(self, name: str, query: Query, result: Result) -> None:
         if result.schedule is not None:

@@ -11,7 +11,7 @@ from ppopt.cli.options import option
 from ppopt.errors import InputError
 
 if TYPE_CHECKING:
-    from ppopt.studies.engines.engine import Engine
+    from ppopt.solver.engines.engine import Engine
 
 STORAGE = "sqlite:///ppopt.db"
 RETRIES = 1
@@ -39,7 +39,7 @@ def engine_of(
     """
     if dask is None and scheduler_file is None:
         from ppopt import processors
-        from ppopt.studies.engines.local import LocalEngine
+        from ppopt.solver.engines.local import LocalEngine
 
         number = processors.available() if jobs is None else jobs
         with closing(LocalEngine(number, retries)) as engine:
@@ -47,7 +47,7 @@ def engine_of(
         return
     if (dask and scheduler_file) or jobs:
         raise InputError("dask: excludes --jobs; give an address or a file, not both")
-    from ppopt.studies.engines.dask import DaskEngine, connect
+    from ppopt.solver.engines.dask import DaskEngine, connect
 
     with ExitStack() as stack:
         client = stack.enter_context(connect(dask, scheduler_file))

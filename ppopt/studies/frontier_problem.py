@@ -32,8 +32,8 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.choice import Choice
+from ppopt.solver.choices.process_pool import ProcessPool
 from ppopt.solver.choices.search import IMPROVEMENT, ConfigurationSearch, Effort
-from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions

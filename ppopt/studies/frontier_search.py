@@ -23,8 +23,8 @@ from math import inf
 
 from ppopt.cancellation import equal_part, over, part, seconds_left, shield, turns, within
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.process_pool import ProcessPool
 from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
-from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Callback, Progress

@@ -41,9 +41,9 @@ from ppopt.studies.records import (
     unpacked,
     workers,
 )
-from ppopt.studies.solve_job import SolveJob, instance_of, version
+from ppopt.studies.solve_job import SolveJob, instance_of
 from ppopt.verifier import verify
-from ppopt.versions import versions
+from ppopt.versions import version, versions
 
 SCHEMA = 1
 """Version of the document in a stored result."""

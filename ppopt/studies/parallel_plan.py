@@ -13,7 +13,7 @@ keeps its bound, and the bound over all combinations is the minimum.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing
 from dataclasses import replace
 from fractions import Fraction
@@ -28,13 +28,13 @@ from ppopt.problem import exact
 from ppopt.problem.cost_table import ZERO
 from ppopt.problem.exact import min_known
 from ppopt.solver.child_process import interpreter
-from ppopt.solver.choices.search_processes import MAX_PROCESSES
+from ppopt.solver.choices.process_pool import MAX_PROCESSES
+from ppopt.solver.engines.engine import DirectEngine, Ended, Engine, Link, run_tasks
+from ppopt.solver.engines.local import LocalEngine
 from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Progress, Status
 from ppopt.studies.current_schedule import parse_strategy
-from ppopt.studies.engines.engine import DirectEngine, Engine, run_tasks
-from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.first_schedules import FirstRow, least_memory_row
 from ppopt.studies.parallel_result import ParallelPlan, ParallelRow
 from ppopt.studies.parallel_set_up import PlanArguments, SetUp
@@ -47,11 +47,8 @@ from ppopt.studies.parallel_task import (
     FirstTask,
     StudyOptions,
 )
-from ppopt.studies.plan_space import (
-    PlanSpace,
-)
+from ppopt.studies.plan_space import PlanSpace
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done
 
 CLOSING_SHARE = Fraction(1, 10**4)
 """Share of the best step time: a combination whose bound is lower by at most this is closed,
@@ -152,7 +149,7 @@ def _own_engine(
     slots = min(options.workers, num_rows, MAX_PROCESSES)
     seconds_to_go = options.time_limit - options.spent
     if slots < 2 or seconds_to_go < MIN_PROCESS_SECONDS or interpreter() is None:
-        return DirectEngine(), options
+        return DirectEngine(options.progress), options
     engine = stack.enter_context(closing(LocalEngine(slots, RETRIES)))
     return engine, replace(options, workers=options.workers // slots)
 
@@ -259,7 +256,7 @@ class _ParallelSearch:
             self._stopped = interrupts.pressed() or self._is_late
             return self._stopped
 
-        run_tasks(self._engine, self._next_turn, self._take, ends, ahead=False)
+        run_tasks(self._engine, self._next_turn, self._take, ends, at_once=len(self.rows))
 
     def _evaluate_first(self) -> None:
         """Evaluate strategies on every open combination, the most promising first.
@@ -271,7 +268,8 @@ class _ParallelSearch:
         for share, further in ((QUICK_SHARE, False), (FURTHER_SHARE, True)):
             following = partial(next, self._first_tasks(further=further), None)
             with part(share):
-                run_tasks(self._engine, following, self._take_first, ahead=not further)
+                at_once = len(self.rows) if further else None
+                run_tasks(self._engine, following, self._take_first, at_once=at_once)
 
     def _first_tasks(self, *, further: bool) -> Iterator[tuple[int, FirstTask]]:
         for index in self._open():
@@ -295,7 +293,8 @@ class _ParallelSearch:
             if row.failed is not None and self._planned:
                 self.rows[index] = replace(row, state=row.state._replace(first=()))
                 continue
-            done = self._task(index, MIN_SECONDS, LAST_IMPROVEMENT).perform()
+            task = self._task(index, MIN_SECONDS, LAST_IMPROVEMENT)
+            done = task.perform(Link(self._request.progress))
             if done.state is None and not self._planned:
                 raise RunError(f"{row.parallelism}: {done.failed}")
             self._take([(index, done)])
@@ -390,11 +389,9 @@ class _ParallelSearch:
         """Search of a combination."""
         row = self.rows[index]
         key = None if self._stored is None else self._stored.keys[row.parallelism]
-        in_process = isinstance(self._engine, DirectEngine)
         return CombinationTask(
             self._spaces[row.parallelism], row.state, seconds, self.best,
             first_improvement, self._options, key,
-            self._request.progress if in_process else None,
         )  # fmt: skip
 
     def _announce(self) -> None:
@@ -406,14 +403,14 @@ class _ParallelSearch:
             Progress(self._request.spent, "combinations", value, int(bound * per_unit), per_unit)
         )
 
-    def _take_first(self, ended: Sequence[tuple[int, Done]]) -> None:
+    def _take_first(self, ended: Ended) -> None:
         """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""
         for index, done in ended:
             if isinstance(done, CombinationDone) and done.state is not None:
                 self.rows[index] = replace(self.rows[index], state=done.state)
             self._announce()
 
-    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
+    def _take(self, ended: Ended) -> None:
         """Process the outcomes of searches."""
         for index, done in ended:
             self._running.discard(index)

@@ -6,7 +6,6 @@ derived model is derived again where it is needed.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import takewhile
@@ -24,8 +23,8 @@ from ppopt.problem.sequence_lengths import Lengths
 from ppopt.problem.traits import Trait
 from ppopt.solver.arguments import LAYER_WORK
 from ppopt.solver.choices.spaces import traits_of_any
+from ppopt.solver.engines.engine import ALONE, Done, Ended, Engine, Link, run_tasks
 from ppopt.studies.baselines import OUT_OF_TIME
-from ppopt.studies.engines.engine import Engine, run_tasks
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan_space import (
     CHUNKS,
@@ -37,8 +36,7 @@ from ppopt.studies.plan_space import (
 )
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.records import one_line
-from ppopt.studies.solve_job import version
-from ppopt.studies.task import Done
+from ppopt.versions import version
 
 
 class Combination(NamedTuple):
@@ -165,7 +163,7 @@ class SetUpTask:
         return repr((version(), self.space, self.choices, self.parallelism))
 
     @shield()
-    def perform(self) -> SetUpDone:
+    def perform(self, _: Link = ALONE) -> SetUpDone:
         """Set up the combination; fails if the input is wrong."""
         try:
             model = self.space.model(self.parallelism)
@@ -212,7 +210,7 @@ class SetUp:
         """Whether no further combination is set up."""
         return self._wrong or (self._valid and over())
 
-    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
+    def _take(self, ended: Ended) -> None:
         """Process the outcomes of tasks; those that failed are performed in this process."""
         for index, done in ended:
             task = self._tasks[index]

@@ -21,8 +21,9 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import gap_of, min_known, plain_or_none
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.engines.engine import ALONE, Done, Link
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Callback, Status
+from ppopt.solver.result import Status
 from ppopt.solver.search import load_portfolio
 from ppopt.studies import outcome, plan_record
 from ppopt.studies.first_schedules import FirstRow, FirstRows
@@ -42,9 +43,8 @@ from ppopt.studies.records import (
     seconds,
     section_of,
 )
-from ppopt.studies.solve_job import version
 from ppopt.studies.storage import Storage, StorageError
-from ppopt.studies.task import Done
+from ppopt.versions import version
 
 IMPORT_SHARE = 0.5
 """Maximum share of the seconds of a search to import its methods, once in a process. Without them a
@@ -98,6 +98,8 @@ class CombinationDone(Done):
     """Outcome of an evaluation or a search of a combination."""
 
     state: CombinationState | None = None
+    result: StoredResult | None = None
+    """Result to store; None: the search is not stored."""
 
 
 @dataclass(frozen=True)
@@ -118,7 +120,7 @@ class FirstTask:
         known = [row.step for row in self.state.first]
         return repr((version(), space_text(self.space), known, self.seconds))
 
-    def perform(self) -> CombinationDone:
+    def perform(self, _: Link = ALONE) -> CombinationDone:
         """Evaluate strategies; the outcome includes the known rows."""
         rows, evaluated = FirstRows(self.space), False
         try:
@@ -147,8 +149,6 @@ class CombinationTask:
     """Workers, seed and parameters."""
     key: str | None = None
     """Key of the result to store; None: it is not stored."""
-    tell: Callback | None = None
-    """Progress callback of a search in this process."""
 
     @property
     def workers(self) -> int:
@@ -164,10 +164,10 @@ class CombinationTask:
             state.seconds, self.seconds, self.known_value, self.first_improvement, self.options,
         ))  # fmt: skip
 
-    def perform(self) -> CombinationDone:
+    def perform(self, link: Link = ALONE) -> CombinationDone:
         """Search the combination."""
         with shield(), within(self.seconds):
-            options = self.options.in_scope(self.tell)
+            options = self.options.in_scope(link.progress)
         load_portfolio(IMPORT_SHARE * self.seconds)
         batches = self.space.batches[0]
         try:

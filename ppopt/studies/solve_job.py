@@ -21,7 +21,7 @@ from ppopt.solver.options import TIME_LIMIT
 from ppopt.strategies import OPTIONS, Options, resolve
 from ppopt.studies import best_choice
 from ppopt.studies.records import canonical
-from ppopt.versions import DISTRIBUTION, version_of
+from ppopt.versions import SEARCH_VERSION
 
 _APPEARANCE = (
     *("name", "rounded", "rounded_by", "placement_name", "chunks", "mem_limit_given"),
@@ -29,20 +29,6 @@ _APPEARANCE = (
 )
 """Keys of a pipeline's JSON object that are not content: names, units and forms of input."""
 NO_OPTIONS = Options()
-SEARCH_VERSION = 2
-"""Version of the meaning of stored results. Only results of this version are reused.
-
-Raise it if a stored result may be wrong, or is of another problem than the same key today. So it is
-if a bound or a proof was wrong, or if a rule or a cost has another meaning. It is, too, if a
-strategy has another schedule, or a plan of a combination other candidates. Better schedules of a
-search need no new version: a longer time limit continues from the stored ones. `python -m
-tests.studies.search_version` records the answers of this version, and a test compares them.
-"""
-
-
-def version() -> str:
-    """Version of ppopt with that of its search, as in `0.1.0+1`."""
-    return f"{version_of(DISTRIBUTION)}+{SEARCH_VERSION}"
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from math import inf
@@ -15,14 +15,14 @@ from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.pipeline import Model, Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.engines.engine import Ended, Engine, run_tasks
+from ppopt.solver.engines.local import LocalEngine
 from ppopt.studies import outcome
-from ppopt.studies.engines.engine import Engine, run_tasks
-from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.records import SweepRow, one_line
 from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import DEFAULT, Storage, StorageError
 from ppopt.studies.sweep_grid import Grid, Overrides, Row, base_of, grid_of
-from ppopt.studies.task import Done, SweepTask
+from ppopt.studies.task import SweepDone, SweepTask
 
 if TYPE_CHECKING:
     from pandas import DataFrame
@@ -134,7 +134,7 @@ def sweep(
         num_processes = processors.available() if jobs is None else jobs
         executor: Engine = LocalEngine(num_processes, retries)
     else:
-        from ppopt.studies.engines.dask import DaskEngine  # noqa: PLC0415  an extra
+        from ppopt.solver.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 
         executor = DaskEngine(dask, retries)
     with closing(executor) as engine:
@@ -234,7 +234,7 @@ class _Sweep:
             try:
                 job = self._grid.base.job(self._rows[row_index].settings).checked
             except (InputError, NotApplicableError) as error:
-                self._end(row_index, None, Done(failed=one_line(error)))
+                self._end(row_index, None, SweepDone(failed=one_line(error)))
                 if self.not_stored:
                     return None
                 continue
@@ -243,8 +243,9 @@ class _Sweep:
             self._behind[job.key].append((row_index, job))
         return None
 
-    def _take(self, ended: Sequence[tuple[int, Done]]) -> None:
-        for row_index, done in ended:
+    def _take(self, ended: Ended) -> None:
+        for row_index, each in ended:
+            done = each if isinstance(each, SweepDone) else SweepDone(failed=each.failed)
             job = self._jobs.pop(row_index)
             self._running.discard(job.key)
             if done.damaged is not None:
@@ -254,7 +255,7 @@ class _Sweep:
             if self._behind[job.key]:
                 self._ready.append(self._behind[job.key].popleft())
 
-    def _end(self, row_index: int, job: SolveJob | None, done: Done) -> None:
+    def _end(self, row_index: int, job: SolveJob | None, done: SweepDone) -> None:
         """Store the outcome of a row."""
         overrides = self._rows[row_index].overrides
         cached = done.row is not None and done.result is None

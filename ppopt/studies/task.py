@@ -1,48 +1,30 @@
-"""Units of work: the protocol of worker processes, a row of a sweep, and one stored search."""
+"""A row of a sweep as a unit of work, and one stored search."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol
+from dataclasses import dataclass
+from typing import NamedTuple
 
-from ppopt.cancellation import DrivenResult
+from ppopt import interrupts
 from ppopt.errors import InputError, NotApplicableError, VerificationError
 from ppopt.formats.figures import ScheduleFigures
+from ppopt.solver.engines.engine import ALONE, Done, Link
 from ppopt.solver.result import Callback, Result
 from ppopt.studies import outcome
 from ppopt.studies.records import StoredResult, one_line
-from ppopt.studies.solve_job import SolveJob, version
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import Storage, StorageError
 
 
 @dataclass(frozen=True)
-class Done(DrivenResult):
-    """The outcome of a task: figures, or why it failed."""
+class SweepDone(Done):
+    """The outcome of a row: figures, or why it failed."""
 
     row: ScheduleFigures | None = None
     result: StoredResult | None = None
     """Result to store; None if it was stored before, and if the task failed."""
-    failed: str | None = None
-    """Why there are no figures, in one line."""
     damaged: str | None = None
     """Why the stored result could not be used, in one line."""
-    version: str = field(default_factory=version)
-    """Version of the process that performed the task."""
-
-
-class TaskProtocol(Protocol):
-    """A unit of work that an engine runs, perhaps in another process."""
-
-    @property
-    def workers(self) -> int:
-        """Number of processors that it uses."""
-
-    @property
-    def identity(self) -> str:
-        """Text that is equal only for units of work with interchangeable results."""
-
-    def perform(self) -> Done:
-        """Run; raises nothing that is no bug."""
 
 
 @dataclass(frozen=True)
@@ -62,15 +44,20 @@ class SweepTask:
         """Text of everything that the result depends on."""
         return repr((self.job.key, self.job, self.job.pipeline.spelled_out()))
 
-    def perform(self) -> Done:
-        """Reuse the stored result if it is sound and enough, else search or evaluate."""
+    def perform(self, _: Link = ALONE) -> SweepDone:
+        """Reuse the stored result if it is sound and enough, else search or evaluate.
+
+        After Ctrl-C there is no result.
+        """
+        if interrupts.pressed():
+            return SweepDone(interrupted=True)
         job, damaged = self.job, list[str]()
         try:
             result, cached = outcome.reused_or_run(job, self.stored, damaged)
         except (InputError, NotApplicableError, VerificationError) as error:
-            return Done(failed=one_line(error), damaged=next(iter(damaged), None))
+            return SweepDone(failed=one_line(error), damaged=next(iter(damaged), None))
         stored = None if cached else outcome.stored(job, result)
-        return Done(
+        return SweepDone(
             row=outcome.row(job, result),
             result=stored,
             damaged=next(iter(damaged), None),

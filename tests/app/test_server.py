@@ -138,11 +138,13 @@ def test_a_search_that_is_stopped_keeps_its_best(client: Any) -> None:
 def test_no_process_stays_when_a_page_or_the_server_goes() -> None:
     with served() as address, httpx.Client(base_url=address, timeout=HANGS) as client:
         with client.stream("GET", "/search", params=HARD) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()
+            next(lines)
             assert children(address)
         wait_until(lambda: not children(address))
         with client.stream("GET", "/search", params=HARD) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()
+            next(lines)
             left = children(address)
             assert left
     wait_until(lambda: not any(Path(f"/proc/{process}").exists() for process in left))

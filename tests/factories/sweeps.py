@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 
 import ppopt
 from ppopt.errors import InputError
+from ppopt.solver.engines.engine import DirectEngine, Ended
 from ppopt.studies import sweep as sweeps
-from ppopt.studies.engines.engine import DirectEngine
 from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import PREFIX, Storage
 from ppopt.studies.sweep_grid import Grid, base_of, grid_of
-from ppopt.studies.task import Done
+from ppopt.studies.task import SweepDone
 from tests.cli.cli_run import run
 
 
@@ -34,9 +34,13 @@ class InThisProcess(DirectEngine):
         self._jobs[task_id] = task.job
         super().submit(task_id, task)
 
-    def wait(self, seconds: float) -> list[tuple[int, Done]]:
+    def wait(self, seconds: float) -> Ended:
         ended = super().wait(seconds)
-        self.searched += [self._jobs[task_id] for task_id, done in ended if done.result is not None]
+        self.searched += [
+            self._jobs[task_id]
+            for task_id, done in ended
+            if isinstance(done, SweepDone) and done.result is not None
+        ]
         self.hindered()
         return ended
 

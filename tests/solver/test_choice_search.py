@@ -17,7 +17,7 @@ from ppopt.problem.decisions import SEARCH
 from ppopt.problem.objective import Objective
 from ppopt.problem.problem import Problem
 from ppopt.solver.choice_of_decisions import choice_of
-from ppopt.solver.choices import driver as searching
+from ppopt.solver.choices import search_tasks
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
@@ -83,7 +83,7 @@ def test_an_anchor_is_searched_at_every_level(
         return replace(result, status=Status.FEASIBLE, bound_ticks=0, value_ticks=value)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(searching, "search_from", watched)
+    monkeypatch.setattr(search_tasks, "search_from", watched)
     options = checked_options(
         1000, 1, stop=lambda _: max(level for _, level in searched or [(0, 0)]) > 3
     )
@@ -106,7 +106,7 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(searching, "search_from", watched)
+    monkeypatch.setattr(search_tasks, "search_from", watched)
     result = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
     assert result.pipeline.costs.forward == (3, 3)
     assert len(limits) >= 3
@@ -124,7 +124,7 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues(
         return search_from(start, problem, options)
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    monkeypatch.setattr(searching, "search_from", watched)
+    monkeypatch.setattr(search_tasks, "search_from", watched)
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
     assert search.run(Effort(0, 1)).pipeline.costs.forward == (5, 5)
     assert tried == [(5, 0)]

@@ -15,7 +15,7 @@ from ppopt.problem.problem import Problem
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.timing import schedule
 from ppopt.solver import portfolio
-from ppopt.solver.choices import driver
+from ppopt.solver.choices import search_tasks
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.result import known_result
 from ppopt.solver.choices.search import ConfigurationSearch
@@ -104,7 +104,7 @@ def test_a_search_alone_ends_once_its_patience_is_over(monkeypatch: pytest.Monke
         )
 
     orders = one_at_a_time(problem.instance)
-    monkeypatch.setattr(driver, "search_from", watched)
+    monkeypatch.setattr(search_tasks, "search_from", watched)
     choice = SinglePipeline(problem)
     search = ConfigurationSearch(choice, problem, options)
     task = search._tasks.improvement(search._at(ONLY), inf, patience=1.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ppopt.derivation.derived_model import DerivedModel
-from ppopt.studies.engines.engine import DirectEngine
+from ppopt.solver.engines.engine import DirectEngine
 from ppopt.studies.parallel_set_up import PlanArguments, SetUp
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 

@@ -13,11 +13,10 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from ppopt import Model, Pipeline
+from ppopt import Model, Pipeline, versions
 from ppopt.errors import NotApplicableError
 from ppopt.problem.objective import Objective
 from ppopt.strategies import names
-from ppopt.studies import solve_job
 from ppopt.studies.outcome import run_job
 from ppopt.studies.solve_job import SolveJob, job_of
 from tests.clock import HANGS
@@ -99,7 +98,7 @@ def answers() -> dict[str, str]:
 
 def record() -> None:
     """Write the answers of this version."""
-    state = {"version": solve_job.SEARCH_VERSION, "answers": answers()}
+    state = {"version": versions.SEARCH_VERSION, "answers": answers()}
     RECORD.write_text(json.dumps(state, indent=1) + "\n", encoding="utf-8")
 
 

@@ -13,13 +13,15 @@ import pytest
 
 import ppopt
 from ppopt.errors import InputError
-from ppopt.studies.engines import dask
-from ppopt.studies.engines.dask import DaskEngine
+from ppopt.solver.engines import dask
+from ppopt.solver.engines.dask import DaskEngine
+from ppopt.solver.engines.engine import Done, TaskProtocol
 from ppopt.studies.parallel_task import CombinationState, FirstTask
 from ppopt.studies.plan_space import PlanSpace
-from ppopt.studies.solve_job import SolveJob, version
+from ppopt.studies.solve_job import SolveJob
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, SweepTask, TaskProtocol
+from ppopt.studies.task import SweepTask
+from ppopt.versions import version
 from tests.clock import wait_until
 from tests.packages import needed
 from tests.studies.test_parallel_tasks import check_against_enumeration, planned

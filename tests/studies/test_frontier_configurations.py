@@ -16,9 +16,9 @@ import pytest
 from ppopt import Frontier, Layer, Model, Pipeline, Status, frontier, recheck, verify
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
-from ppopt.solver.choices import search_processes
+from ppopt.solver.choices import process_pool
+from ppopt.solver.choices.process_pool import ProcessPool, SearchEngine
 from ppopt.solver.choices.search import ANY_EFFORT
-from ppopt.solver.choices.search_processes import ProcessPool, SearchProcesses
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.search import problem_of
@@ -211,7 +211,7 @@ def test_schedules_are_improved_within_their_peaks(
 
     The first turn of a large problem has no bounds.
     """
-    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
+    monkeypatch.setattr(process_pool, "WARM_UP", 0.0)
     explorer, before = improved(workers, params)
     best = [explorer.curve.best(point.limit) for point in before]
     assert len(before) == 2
@@ -221,19 +221,19 @@ def test_schedules_are_improved_within_their_peaks(
 
 def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are started once, and end with the frontier."""
-    started: list[SearchProcesses] = []
+    started: list[SearchEngine] = []
 
-    def start(workers: int) -> SearchProcesses:
-        started.append(SearchProcesses(workers))
+    def start(jobs: int) -> SearchEngine:
+        started.append(SearchEngine(jobs))
         return started[-1]
 
-    monkeypatch.setattr(search_processes, "SearchProcesses", start)
-    monkeypatch.setattr(search_processes, "WARM_UP", 0.0)
+    monkeypatch.setattr(process_pool, "SearchEngine", start)
+    monkeypatch.setattr(process_pool, "WARM_UP", 0.0)
     pipeline = draw(Random(1), SEARCHES[1])
     curve = frontier(pipeline, backward_kind="whole", workers=2, time_limit=600)
     assert curve.status is Status.OPTIMAL and len(curve.points) > 1
-    (pool,) = started
-    assert all(member.child.poll() is not None for member in pool.members)
+    (engine,) = started
+    assert not engine.workers
 
 
 @pytest.mark.parametrize("options", SEARCHES)

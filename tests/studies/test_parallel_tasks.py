@@ -23,11 +23,19 @@ from ppopt import InputError, Status, cancellation
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.solver import options as solve_options
+from ppopt.solver.engines.engine import (
+    ALONE,
+    STOPPED,
+    DirectEngine,
+    Done,
+    Ended,
+    Link,
+    TaskProtocol,
+)
+from ppopt.solver.engines.local import LocalEngine
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.result import Progress
 from ppopt.studies import parallel_plan
-from ppopt.studies.engines.engine import STOPPED, DirectEngine
-from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.parallel_plan import (
     CLOSING_SHARE,
     _own_engine,
@@ -44,7 +52,6 @@ from ppopt.studies.parallel_task import (
     StudyOptions,
 )
 from ppopt.studies.storage import Storage
-from ppopt.studies.task import Done, TaskProtocol
 from tests.studies.derived_models import models_of
 from tests.tiers import slow
 
@@ -137,7 +144,7 @@ class LateEngine(DirectEngine):
         super().__init__()
         self._lost = lost
 
-    def wait(self, seconds: float) -> list[tuple[int, Done]]:
+    def wait(self, seconds: float) -> Ended:
         """Perform the last task; fail those that are lost."""
         if self._tasks and self._lost(self._tasks[-1][0]):
             return [(self._tasks.pop()[0], Done(failed="its process was killed by SIGKILL"))]
@@ -177,7 +184,7 @@ def test_searches_that_somebody_cancels_are_not_repeated() -> None:
     class Cancelled(DirectEngine):
         """Engine whose tasks are all cancelled."""
 
-        def wait(self, seconds: float) -> list[tuple[int, Done]]:  # noqa: ARG002
+        def wait(self, seconds: float) -> Ended:  # noqa: ARG002
             return [(self._tasks.popleft()[0], STOPPED)]
 
     plan = planned(engine=Cancelled())
@@ -322,7 +329,7 @@ def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:
     class Forgetful(DirectEngine):
         """Engine that loses every evaluation."""
 
-        def wait(self, seconds: float) -> list[tuple[int, Done]]:
+        def wait(self, seconds: float) -> Ended:
             lost = isinstance(self._tasks[0][1], FirstTask)
             ended = super().wait(seconds)
             return [(ended[0][0], Done(failed="lost"))] if lost else ended
@@ -337,9 +344,9 @@ def test_turns_double_until_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     now, turns = [0.0], list[float]()
     search = CombinationTask.perform
 
-    def perform(task: CombinationTask) -> CombinationDone:
+    def perform(task: CombinationTask, link: Link = ALONE) -> CombinationDone:
         turns.append(task.seconds)
-        done = search(task)
+        done = search(task, link)
         now[0] += task.seconds
         assert done.state is not None
         state = done.state._replace(lower_bound=Fraction(0), exhausted=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from ppopt.studies import solve_job
+from ppopt import versions
 from tests.studies import search_version
 
 
@@ -16,11 +16,11 @@ def test_a_stored_result_has_the_answer_of_today() -> None:
         for name, earlier in recorded["answers"].items()
         if name in today and today[name] != earlier
     }
-    if recorded["version"] == solve_job.SEARCH_VERSION:
+    if recorded["version"] == versions.SEARCH_VERSION:
         assert not changed, (
             "stored results are no longer right: raise SEARCH_VERSION in "
-            "ppopt/studies/solve_job.py, then run python -m tests.studies.search_version"
+            "ppopt/versions.py, then run python -m tests.studies.search_version"
         )
-    assert recorded == {"version": solve_job.SEARCH_VERSION, "answers": today}, (
+    assert recorded == {"version": versions.SEARCH_VERSION, "answers": today}, (
         "run python -m tests.studies.search_version"
     )

@@ -26,11 +26,11 @@ from ppopt.solver import search as searching
 from ppopt.solver import solve as solve_module
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.proof_scope import bound_scope
-from ppopt.solver.choices import driver
+from ppopt.solver.choices import search_tasks
+from ppopt.solver.engines.local import LocalEngine
 from ppopt.studies import outcome
 from ppopt.studies import solve_job as jobs
 from ppopt.studies import sweep as sweeps
-from ppopt.studies.engines.local import LocalEngine
 from ppopt.studies.records import StoredResult
 from ppopt.studies.solve_job import SolveJob, instance_of, job_of
 from ppopt.studies.storage import Storage
@@ -403,7 +403,7 @@ class TestMoreTime:
                 raise TimeoutError
             return searching.search_from(start, problem, options)
 
-        monkeypatch.setattr(driver, "search_from", search_from)
+        monkeypatch.setattr(search_tasks, "search_from", search_from)
         known = outcome.read(outcome.stored(job, short), job)
         longer = outcome.run_job(replace(job, time_limit=1), known)
         start, problem = begun[0]
@@ -648,7 +648,7 @@ def at_work(engine: LocalEngine) -> list[int]:
     processes: list[int] = []
     wait_until(
         lambda: (
-            processes.extend(worker.process.pid for worker in list(engine._workers) if worker.tasks)
+            processes.extend(worker.process.pid for worker in list(engine.workers) if worker.tasks)
             or processes
         )
     )

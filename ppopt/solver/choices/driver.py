@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import chain, islice
+from itertools import chain
 
-from ppopt.cancellation import over, shield, within
+from ppopt.cancellation import over
 from ppopt.problem.exact import min_known
 from ppopt.problem.problem import Problem
 from ppopt.solver.choices.choice import Choice
@@ -22,11 +22,11 @@ from ppopt.solver.choices.configuration import (
     SearchedConfigurations,
 )
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.choices.search_processes import ProcessPool, SearchProcesses
+from ppopt.solver.choices.process_pool import ProcessPool
 from ppopt.solver.choices.search_tasks import SearchTask
+from ppopt.solver.engines.engine import Engine, Link
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
-from ppopt.solver.search import search_from
 
 
 class Driver:
@@ -64,11 +64,6 @@ class Driver:
             return True
         return self._stopped(f"{self._choice.name}s", value)
 
-    def _cutoff(self, configuration: Configuration) -> int | None:
-        """Bound of a configuration's own schedules from which on it is useless, in ticks."""
-        end = self._state.end
-        return None if end is None else configuration.in_ticks(end)
-
     def _stopped(self, phase: str, value: int | None) -> bool:
         """Whether the caller ends the search."""
         stop = self._options.stop
@@ -91,23 +86,22 @@ class Driver:
         """
         with self._begun(tasks) as begun:
             for task in begun:
-                processes = self._pool.processes(min_workers)
-                following = None if processes is None else next(begun, None)
-                if processes is None or following is None:
+                engine = self._pool.engine(min_workers)
+                following = None if engine is None else next(begun, None)
+                if engine is None or following is None:
                     self._search(*task)
                 else:
-                    self._search_at_once(processes, chain((task, following), begun), min_workers)
+                    self._search_at_once(engine, chain((task, following), begun), min_workers)
                 self._state.raise_bound()
 
     @contextmanager
     def aside(self, tasks: Iterator[tuple[Configuration, SearchTask]]) -> Iterator[None]:
         """Search configurations in processes during a block that uses one worker."""
-        processes = self._pool.processes(min_workers=1)
-        if processes is None:
+        engine = self._pool.engine(min_workers=1)
+        if engine is None:
             yield
             return
-        count = self._options.workers - 1
-        with self._begun(islice(tasks, count)) as begun, processes.aside(begun, self._receive):
+        with self._begun(tasks) as begun, self._pool.aside(engine, begun, self._receive):
             yield
 
     @contextmanager
@@ -144,17 +138,12 @@ class Driver:
             vain = state.seconds - since > task.patience
             return vain or self._ends(configuration, state)
 
-        with within(task.seconds):
-            options = task.options.in_scope(
-                progress=lambda state: self._report(configuration, state), stop=ends
-            )
-        with shield():
-            result = search_from(task.start, task.problem, options)
-        self._take(configuration, result)
+        link = Link(lambda state: self._report(configuration, state), ends)
+        self._take(configuration, task.perform(link).result)
 
     def _search_at_once(
         self,
-        processes: SearchProcesses,
+        engine: Engine,
         tasks: Iterator[tuple[Configuration, SearchTask]],
         min_workers: int,
     ) -> None:
@@ -162,15 +151,17 @@ class Driver:
         reported: list[int] = []
 
         def ended() -> bool:
-            value = min(processes.values, default=None)
+            if self._state.end is not None:
+                for configuration, _ in self._waiting.values():
+                    engine.cut(configuration, configuration.in_ticks(self._state.end))
+            states = engine.states.items()
+            value = min_known(each.weighted(state.value_ticks) for each, state in states)
             if value is not None and value not in reported:
                 reported[:] = [value]
                 self.announce(f"{self._choice.name}s", value)
-            return self._over_with(value)
+            return over() or self._over_with(value)
 
-        processes.run(
-            tasks, self._receive, min_workers=min_workers, over=ended, cutoff=self._cutoff
-        )
+        self._pool.run(engine, tasks, self._receive, ended, min_workers)
 
     def _receive(self, configuration: Configuration, result: Result) -> None:
         """Include the result of a search in a process."""

@@ -4,7 +4,7 @@ Each configuration of a choice has its own bound. A configuration is closed when
 bound of its search, reaches the best value found in any; the best value is optimal when all are
 closed. The search gives every configuration a little effort first, and more in later rounds, so
 that an easy configuration does not wait for a hard one. With several workers, a search of more than
-a second searches several configurations at once (`ppopt.solver.choices.search_processes`).
+a second searches several configurations at once (`ppopt.solver.choices.process_pool`).
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ from ppopt.solver.choices.configuration import (
 )
 from ppopt.solver.choices.driver import Driver
 from ppopt.solver.choices.enumeration import Complete, Key, Unlisted
+from ppopt.solver.choices.process_pool import ProcessPool
 from ppopt.solver.choices.result import result_of
-from ppopt.solver.choices.search_processes import ProcessPool
 from ppopt.solver.choices.search_tasks import SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.options import SolveOptions

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
+from uuid import uuid4
 
+from ppopt.cancellation import shield, within
+from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.orders import convert_backwards, portable
@@ -16,12 +19,29 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key
+from ppopt.solver.engines.engine import ALONE, Done, Link
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.result import Result
+from ppopt.solver.search import search_from
 from ppopt.solver.warm_start import WarmStart
 
 MIN_SEARCH = 0.01
 """Minimum seconds of a search."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchDone(Done):
+    """Outcome of a search: its result, or the error that it raised."""
+
+    outcome: Result | Exception
+
+    @property
+    def result(self) -> Result:
+        """Result; raises the error of the search."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
 
 
 class SearchTask(NamedTuple):
@@ -52,6 +72,30 @@ class SearchTask(NamedTuple):
 
         own = options.without(left_out_when_improving(problem.reduced))
         return cls(problem, start, own, max(seconds, MIN_SEARCH), patience=patience)
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that the search uses."""
+        return self.options.workers
+
+    @property
+    def identity(self) -> str:
+        """Text of this search alone: its result depends on the cutoffs that it receives."""
+        return str(uuid4())
+
+    def detached(self, workers: int) -> SearchTask:
+        """The search in another process, with so many workers."""
+        return self._replace(options=replace(self.options.detached, workers=workers))
+
+    def perform(self, link: Link = ALONE) -> SearchDone:
+        """Search in the time left, until the link ends it."""
+        with within(self.seconds):
+            options = self.options.in_scope(*link)
+        try:
+            with shield():
+                return SearchDone(outcome=search_from(self.start, self.problem, options))
+        except VerificationError as error:
+            return SearchDone(outcome=error)
 
 
 class SearchTasks:

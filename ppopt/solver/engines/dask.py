@@ -17,9 +17,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ppopt.errors import InputError
-from ppopt.studies.engines.engine import STOPPED
-from ppopt.studies.solve_job import version
-from ppopt.studies.task import Done, TaskProtocol
+from ppopt.solver.engines.engine import (
+    ALONE,
+    STOPPED,
+    Done,
+    Ended,
+    Engine,
+    TaskId,
+    TaskProtocol,
+)
+from ppopt.versions import version
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -57,7 +64,7 @@ def connect(
         raise InputError(f"dask: no scheduler answers at {where}: {error}") from None
 
 
-class DaskEngine:
+class DaskEngine(Engine):
     """Engine that runs tasks on the cluster of a client, and leaves the client open.
 
     A task that raises an unexpected exception is retried `retries` times.
@@ -68,7 +75,7 @@ class DaskEngine:
 
         self._client, self._retries = client, retries
         self._ended = as_completed(loop=client.loop, raise_errors=False)
-        self._task_ids: dict[Future, int] = {}
+        self._task_ids: dict[Future, TaskId] = {}
         self._version = version()
         self._next_look = time.monotonic()
         self._slots = 0
@@ -100,7 +107,7 @@ class DaskEngine:
         self._declared = any(RESOURCE in worker["resources"] for worker in workers)
         self._next_look = time.monotonic() + LOOK
 
-    def submit(self, task_id: int, task: TaskProtocol) -> None:
+    def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
         """Submit a task, under a key of everything that its result depends on."""
         digest = hashlib.sha256(task.identity.encode()).hexdigest()
         future = self._client.submit(
@@ -114,8 +121,8 @@ class DaskEngine:
         self._task_ids[future] = task_id
         self._ended.add(future)
 
-    def wait(self, seconds: float) -> list[tuple[int, Done]]:
-        """Return (task id, outcome) of ended tasks; waits for the first, at most `seconds`."""
+    def wait(self, seconds: float) -> Ended:
+        """Return outcomes of ended tasks; waits for the first, at most `seconds`."""
         end = time.monotonic() + seconds
         while not self._ended.has_ready():
             if time.monotonic() >= end:
@@ -126,7 +133,7 @@ class DaskEngine:
             done = self._done(future)
             if done is None:
                 self._ended.add(future)
-            else:
+            elif future in self._task_ids:
                 ended.append((self._task_ids.pop(future), done))
         return ended
 
@@ -151,7 +158,7 @@ class DaskEngine:
         """Cancel unfinished tasks: a search in a Dask thread cannot be ended."""
         self._client.cancel(list(self._task_ids), force=True)
 
-    def close(self) -> None:
+    def drop(self) -> None:
         """Cancel and discard all tasks."""
         self._client.cancel(list(self._task_ids), force=True)
         self._task_ids.clear()
@@ -159,7 +166,7 @@ class DaskEngine:
 
 def _perform(task: TaskProtocol) -> Done:
     """Run a task on a worker."""
-    return task.perform()
+    return task.perform(ALONE)
 
 
 def _cause(error: BaseException) -> str:

@@ -1,0 +1,187 @@
+"""Interfaces of a task and of an engine, which runs tasks and returns their outcomes."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol
+
+from ppopt import interrupts
+from ppopt.cancellation import DrivenResult, shield
+from ppopt.solver.result import Callback, Progress, Stop
+from ppopt.versions import version
+
+PAUSE = 0.05
+"""Seconds between two checks for the end."""
+STOPPING, GRACE = 10.0, 2.0
+"""Seconds within which stopped tasks must end: after the first and the second Ctrl-C."""
+
+
+@dataclass(frozen=True)
+class Done(DrivenResult):
+    """The outcome of a task."""
+
+    failed: str | None = None
+    """Why there is no result, in one line."""
+    version: str = field(default_factory=version)
+    """Version of the process that performed the task."""
+
+
+STOPPED = Done(interrupted=True)
+"""Outcome of a task that was not started, or ended without a result."""
+TaskId = Any
+"""Hashable; the outcome of a task has it."""
+Ended = Sequence[tuple[TaskId, Done]]
+"""Outcomes of tasks."""
+
+
+class Link(NamedTuple):
+    """Callbacks of a running task to the process that waits for it."""
+
+    progress: Callback | None = None
+    stop: Stop | None = None
+
+
+ALONE = Link()
+"""Link of a task that no process follows."""
+
+
+class TaskProtocol(Protocol):
+    """A unit of work that an engine runs, perhaps in another process."""
+
+    @property
+    def workers(self) -> int:
+        """Number of processors that it uses."""
+
+    @property
+    def identity(self) -> str:
+        """Text that is equal only for units of work with interchangeable results."""
+
+    def perform(self, link: Link, /) -> Done:
+        """Run; raises nothing that is no bug."""
+
+
+class Engine(Protocol):
+    """Runs tasks; a task that cannot be run returns as failed."""
+
+    @property
+    def free(self) -> int:
+        """Number of tasks that it can accept now."""
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that it runs at the same time."""
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks submitted and not returned."""
+
+    def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
+        """Submit a task."""
+
+    def wait(self, seconds: float) -> Ended:
+        """Return outcomes of ended tasks; waits for the first, or a state, at most `seconds`."""
+
+    def stop(self) -> None:
+        """Ask tasks to end with their best results, and start none that waits."""
+
+    def drop(self) -> None:
+        """End all tasks without results."""
+
+    def close(self) -> None:
+        """End all tasks without results, and the processes of the engine."""
+        self.drop()
+
+    @property
+    def states(self) -> Mapping[TaskId, Progress]:
+        """Last states that running tasks reported; an engine may know none."""
+        return {}
+
+    def cut(self, task_id: TaskId, value: int) -> None:  # noqa: ARG002  of the protocol
+        """End a search when its bound reaches a value; an engine may ignore this."""
+        return
+
+
+class DirectEngine(Engine):
+    """Engine that performs a task in this process when `wait` is called."""
+
+    def __init__(self, progress: Callback | None = None) -> None:
+        self._tasks: deque[tuple[TaskId, TaskProtocol]] = deque()
+        self._link = Link(progress)
+
+    @property
+    def slots(self) -> int:
+        """Number of tasks that it runs at the same time."""
+        return 1
+
+    @property
+    def busy(self) -> int:
+        """Number of tasks submitted and not returned."""
+        return len(self._tasks)
+
+    @property
+    def free(self) -> int:
+        """Number of tasks that it can accept now."""
+        return 1 - self.busy
+
+    def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
+        """Submit a task."""
+        self._tasks.append((task_id, task))
+
+    def wait(self, seconds: float) -> Ended:  # noqa: ARG002  of the protocol
+        """Perform the first task, which may take longer than `seconds`."""
+        if not self._tasks:
+            return []
+        task_id, task = self._tasks.popleft()
+        with shield():
+            return [(task_id, task.perform(self._link))]
+
+    def stop(self) -> None:
+        """Discard all tasks: none is running."""
+        self._tasks.clear()
+
+    drop = stop
+
+
+def run_tasks(
+    engine: Engine,
+    following: Callable[[], tuple[TaskId, TaskProtocol] | None],
+    take: Callable[[Ended], None],
+    ends: Callable[[], bool] = lambda: interrupts.pressed(2),
+    *,
+    at_once: int | None = None,
+    grace: float = STOPPING,
+) -> None:
+    """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
+
+    `following` returns the next task with its id; None: there is none now. It is called while the
+    engine can accept a task; with `at_once`, while it runs fewer tasks, none of which waits.
+
+    By default `ends` is a second Ctrl-C. Tasks are then stopped, as they are if `following` is
+    ended by a scope, and results that arrive within `grace` seconds are processed.
+    """
+    try:
+        with suppress(TimeoutError):
+            while not ends():
+                while (
+                    engine.free > 0 if at_once is None else engine.busy < min(at_once, engine.slots)
+                ):
+                    task = following()
+                    if task is None:
+                        break
+                    engine.submit(*task)
+                if not engine.busy:
+                    return
+                take(engine.wait(PAUSE))
+        engine.stop()
+        since = time.monotonic()
+        while engine.busy:
+            allowed = min(grace, GRACE) if interrupts.pressed(2) else grace
+            if time.monotonic() >= since + allowed:
+                return
+            take(engine.wait(PAUSE))
+    finally:
+        engine.drop()

@@ -1,0 +1,97 @@
+"""Main loop of a worker process: receives tasks on a pipe and returns their outcomes.
+
+A message to the process is a pickled task, a cutoff (an int) of the task before it, or None: the
+tasks that it received end with their best results. A message from it is an outcome, or the progress
+of the running task.
+"""
+
+from __future__ import annotations
+
+import os
+import pickle
+import queue
+import signal
+import threading
+from contextlib import suppress
+from itertools import count
+from multiprocessing.connection import Connection
+from typing import TYPE_CHECKING
+
+from ppopt import interrupts
+
+if TYPE_CHECKING:
+    from ppopt.solver.engines.engine import Done, TaskProtocol
+    from ppopt.solver.result import Progress
+
+OUT_OF_MEMORY = 77
+"""Exit code of a process without memory, as under `ulimit -v`."""
+
+
+def serve(descriptor: int) -> None:
+    """Perform the tasks that arrive, one after the other, until the other end is closed."""
+    try:
+        _Worker(Connection(descriptor)).run()
+    except MemoryError:
+        os._exit(OUT_OF_MEMORY)
+
+
+class _Worker:
+    """Tasks of the process, and what the other end of the pipe says about them."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._tasks: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+        self._num_received = self._num_stopped = 0
+        """Number of tasks received, and of the first of them that end."""
+        self._lock = threading.Lock()
+        """Held while a task begins or ends, and while one is stopped."""
+        self._running = False
+        self._cutoff: int | None = None
+        """Cutoff of the task received last."""
+        threading.Thread(target=self._receive, daemon=True).start()
+
+    def _receive(self) -> None:
+        """Receive messages; when the other end is closed, end this process at once."""
+        with suppress(EOFError, OSError):
+            while True:
+                message: bytes | int | None = self._connection.recv()
+                if message is None:
+                    self._stop_tasks()
+                elif isinstance(message, int):
+                    self._cutoff = message
+                else:
+                    self._cutoff = None
+                    self._num_received += 1
+                    self._tasks.put(message)
+        os._exit(0)
+
+    def _stop_tasks(self) -> None:
+        """End the scopes of all tasks so far, as Ctrl-C does."""
+        with self._lock:
+            self._num_stopped = self._num_received
+            if self._running:
+                interrupts.RECORD(signal.SIGTERM)
+
+    def run(self) -> None:
+        """Perform tasks."""
+        for number in count(1):
+            content = self._tasks.get()
+            with interrupts.recorded():
+                with self._lock:
+                    self._running = True
+                    if number <= self._num_stopped:
+                        interrupts.RECORD(signal.SIGTERM)
+                done = self._perform(content)
+                with self._lock:
+                    self._running = False
+            self._connection.send(done)
+
+    def _perform(self, content: bytes) -> Done:
+        from ppopt.solver.engines.engine import Link  # noqa: PLC0415  within the bound of memory
+
+        task: TaskProtocol = pickle.loads(content)
+        return task.perform(Link(self._connection.send, self._ends))
+
+    def _ends(self, state: Progress) -> bool:
+        """Whether the bound of the running search is at its cutoff."""
+        return self._cutoff is not None and state.bound_ticks >= self._cutoff
