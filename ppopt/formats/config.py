@@ -162,14 +162,17 @@ def _attached(
     }
 
 
+NO_LAYERS = (
+    "layers: a plan needs a model in layers: `ppopt init` writes one, `ppopt profile --layers` "
+    "measures one; stages of given times are placed by `ppopt solve --placement search`"
+)
+"""Message for a pipeline of stages, which have no layers."""
+
+
 def model_of(settings: Mapping[str, Any]) -> Model:
     """Build the model in layers that settings describe; raises InputError if there is none."""
     if settings.get("model") is None:
-        raise InputError(
-            "layers: missing; a model is a list of layers, see `ppopt init`; of measured stages, "
-            "`ppopt profile --layers` writes them; stages of given times "
-            "are placed by `ppopt solve --placement search`"
-        )
+        raise InputError(NO_LAYERS)
     units = {key: settings.get(key) for key in ("time_unit", "memory_unit")}
     unit = settings.get("recompute_unit") or RecomputeUnit.LAYER
     return Model(settings["model"], settings.get("name") or "", **units, recompute_unit=unit)

@@ -16,7 +16,7 @@ from typing import Any
 
 from ppopt.cancellation import driven, part
 from ppopt.errors import InputError, check_type
-from ppopt.formats.config import missing
+from ppopt.formats.config import NO_LAYERS, missing
 from ppopt.problem import exact
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH
@@ -132,10 +132,7 @@ def _space(
         mem_limit = model.mem_limit if mem_limit is None else mem_limit
         fields, model = fields_of(model) | fields, model.model
     if not isinstance(model, Model):
-        raise InputError(
-            "layers: a plan needs a model in layers; give `layers:` in a file (of measured stages, "
-            "`ppopt profile --layers` writes them)"
-        )
+        raise InputError(NO_LAYERS)
     if devices is None or batches is None:
         raise InputError(missing("stages" if devices is None else "batches"))
     placements, chunks = _placements(_listed(placement), chunks)

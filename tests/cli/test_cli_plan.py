@@ -169,9 +169,15 @@ def test_bad_lists_are_one_line(config: Path, line: str, message: str) -> None:
     assert ran.err.count("\n") == 1
 
 
-def test_a_pipeline_without_layers_is_refused() -> None:
-    ran = run("plan --stages 4 --batches 8")
-    assert ran.code == 2 and "layers: missing" in ran.err
+@pytest.mark.parametrize(
+    ("line", "where"),
+    [("plan --stages 4 --batches 8", "layers"), ("plan --model zeropipe-example", "--model")],
+)
+def test_a_pipeline_without_layers_is_refused(line: str, where: str) -> None:
+    """Also a bundled one with times of stages, in one line that says what to do."""
+    ran = run(line)
+    assert ran.code == 2 and ran.err.count("\n") == 1
+    assert ran.err.startswith(f"error: {where}: a plan needs a model in layers: `ppopt init`")
 
 
 def test_the_least_memory_within_a_share_is_told(config: Path) -> None:
