@@ -29,8 +29,9 @@ from ppopt.schedule.origin import SEARCHED, current_name
 ADAPTIVE_SECONDS = 1e-4
 """Estimated seconds per operation of a strategy that adapts to the times: twice the slowest one
 measured."""
-FIXED_SECONDS = 5e-6
-"""The same for all other strategies; the slowest of them simulate rounds of equal length."""
+FIXED_SECONDS = 1e-5
+"""The same for all others. Half is for timing and verification, the rest for the slowest of them,
+which simulate rounds of equal length."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +188,7 @@ class Strategy:
         return _built(self, pipeline.unlimited, options)
 
     def seconds(self, pipeline: Pipeline) -> float:
-        """Estimated time to build its orders for a pipeline."""
+        """Estimated time to build, time and verify its schedule for a pipeline."""
         return (ADAPTIVE_SECONDS if self.adaptive else FIXED_SECONDS) * pipeline.num_codes
 
     def _units(self, pipeline: Pipeline) -> dict[str, int | None]:

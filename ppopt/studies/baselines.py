@@ -39,8 +39,6 @@ FIRST_SEARCH_SHARE = 0.5
 """Share of a strategy's time for its first search."""
 MAX_SEARCH_SECONDS = 5.0
 """Maximum seconds of the search for the partition and recompute of one strategy."""
-SECONDS_PER_OPERATION = 5e-6
-"""Estimated seconds to time and verify a schedule, per operation number."""
 ORDERS_OF_FIRST_SEARCH = 3
 """Maximum number of orders that the first search of an adaptive strategy builds: one to rank
 partitions, one of the first partition, and one with full recompute."""
@@ -79,11 +77,12 @@ class Baseline(NamedTuple):
 
 @dataclass(eq=False)
 class Evaluation:
-    """A strategy to evaluate, then its schedule, or why there is none."""
+    """A strategy on a pipeline, then its schedule, or why there is none."""
 
     strategy: Strategy
     pipeline: Pipeline
     """Pipeline as requested; its open decisions are searched for the strategy."""
+    objective: Objective
     options: Options = field(default_factory=Options)
     hints: Sequence[Pipeline] = ()
     """Pipelines whose partitions are tried first."""
@@ -92,7 +91,7 @@ class Evaluation:
     seconds: float = 0.0
     """Time to build the schedule."""
     reason: str = ""
-    """Why the strategy was skipped; empty if it was not."""
+    """Why the strategy does not apply; empty if it may."""
     search: StrategySearch | None = None
     """Search for its partition and recompute, which can be continued; None: nothing is open."""
 
@@ -104,112 +103,79 @@ class Evaluation:
     @property
     def out_of_time(self) -> bool:
         """Whether there is no schedule for lack of time."""
-        return self.schedule is None and self.reason in ("", OUT_OF_TIME, STOPPED)
+        return self.schedule is None and not self.reason
 
-    @shield()
-    def place(self) -> None:
-        """Use the placement and chunks that the strategy prescribes, unless it has none."""
-        try:
-            self.pipeline = self.strategy.unplaced(self.pipeline)
-        except NotApplicableError as error:
-            self.reason = str(error)
+    @property
+    def estimate(self) -> float:
+        """Estimated seconds to evaluate the strategy or, if something is open, to start its search.
 
-    def begin(self, objective: Objective) -> None:
+        A search of an adaptive strategy starts with several orders.
+        """
+        several = self.pipeline.open_decisions & Decisions.OF_STRATEGY and self.strategy.adaptive
+        return self.strategy.seconds(self.pipeline) * (ORDERS_OF_FIRST_SEARCH if several else 1)
+
+    def begin(self) -> None:
         """Evaluate the strategy or, if something is open, set up the search for it."""
         _LOG.info("strategy %s", self.name)
-        began, pipeline, reason = time.monotonic(), self.pipeline, ""
+        began, own = time.monotonic(), (self.name, self.objective, self.options)
         try:
-            if pipeline.open_decisions & Decisions.OF_STRATEGY:
-                self.search = StrategySearch(
-                    pipeline, self.name, objective, self.options, starts=self.hints
-                )
+            if self.pipeline.open_decisions & Decisions.OF_STRATEGY:
+                self.search = StrategySearch(self.pipeline, *own, starts=self.hints)
             else:
-                self.schedule = evaluate(pipeline, self.name, objective, self.options)
+                self.schedule = evaluate(self.pipeline, *own)
         except NotApplicableError as error:
-            reason = str(error)
-        self.reason, self.seconds = reason, time.monotonic() - began
+            self.reason = str(error)
+        self.seconds = time.monotonic() - began
 
     def descend(self, times: float = inf) -> None:
         """Continue the search for the partition and recompute."""
         assert self.search is not None
-        began = time.monotonic()
+        began, before = time.monotonic(), self.search.best
         self.search.descend(times)
+        if self.search.best != before:
+            with shield():
+                self.schedule = self.search.schedule()
         self.seconds += time.monotonic() - began
 
-    @shield()
-    def end(self) -> None:
-        """Set the schedule to the best one of the search."""
-        assert self.search is not None
-        self.schedule = self.search.schedule()
 
-
-def evaluate_strategies(
+def evaluated(
     evaluations: Sequence[Evaluation],
-    objective: Objective,
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
     max_descents: float = inf,
     at_least_one: bool = False,
-    enough: Callable[[], bool] = lambda: False,
-    tell: Callable[[str], None] = lambda _: None,
-) -> None:
+) -> Iterator[Evaluation]:
     """Evaluate strategies in the time left, each with the best partition and recompute found.
 
-    If partition or recompute is open, every strategy first gets a short search; then each search
-    continues for up to twice an equal share of the remaining time. Skipped are strategies that do
-    not apply, and those whose estimated time exceeds the remaining time or `max_seconds`. The
-    searches end after `search_seconds`, if that is earlier, but each strategy that is started has a
-    first search. `max_descents` limits the descents of a search that continues. With
-    `at_least_one`, strategies are started until one applies, even if no time is left. This ends
-    once there are `enough` schedules. `tell` receives the names of strategies. After Ctrl-C,
+    Yields a strategy as soon as it has a schedule, and after its search. If partition or recompute
+    is open, every strategy first gets a short search; then each search continues for up to twice an
+    equal share of the remaining time. Skipped are strategies that do not apply, and those whose
+    estimated time exceeds the remaining time; so are those of more than `max_seconds` per schedule.
+    The searches end after `search_seconds`, if that is earlier, but each strategy that is started
+    has a first search. `max_descents` limits the descents of a search that continues. With
+    `at_least_one`, strategies are started until one applies, even if no time is left. After Ctrl-C,
     strategies that were not started are skipped.
     """
     end = time.monotonic() + search_seconds
-    started: list[Evaluation] = []
-    unfinished = 0.0
-    """Estimated seconds to build the schedules of the searches that were started."""
     needs_one = at_least_one
-    for waiting, evaluation in zip(reversed(range(len(evaluations))), evaluations, strict=True):
-        budget = inf if needs_one else seconds_left() - unfinished
-        seconds = _seconds(evaluation)
-        evaluation.reason = _reason()
-        if seconds <= max_seconds and seconds * _orders_of_start(evaluation) <= budget:
-            tell(f"strategy {evaluation.name}")
+    for waiting, each in zip(reversed(range(len(evaluations))), evaluations, strict=True):
+        if each.strategy.seconds(each.pipeline) <= max_seconds and (
+            needs_one or each.estimate <= seconds_left()
+        ):
             with shield() if needs_one else scope(inf):
-                evaluation.begin(objective)
-            if evaluation.search is not None:
+                each.begin()
+            if each.search is not None:
                 with scope(end), part(FIRST_SEARCH_SHARE * equal_share(waiting)):
-                    evaluation.descend(1)
-                unfinished += seconds
-                started.append(evaluation)
-            elif enough():
-                return
-        needs_one &= bool(evaluation.reason)
-    for waiting, evaluation in zip(reversed(range(len(started))), started, strict=True):
-        tell(f"strategy {evaluation.name}")
+                    each.descend(1)
+            if each.schedule is not None:
+                needs_one = False
+                yield each
+    started = [each for each in evaluations if each.search is not None]
+    for waiting, each in zip(reversed(range(len(started))), started, strict=True):
         with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
-            evaluation.descend(max_descents)
-        evaluation.end()
-        if enough():
-            return
-
-
-def _reason() -> str:
-    """Reason for a strategy that is skipped now."""
-    return STOPPED if interrupts.pressed() else OUT_OF_TIME
-
-
-def _seconds(evaluation: Evaluation) -> float:
-    """Estimated seconds to build and verify one schedule of a strategy."""
-    pipeline = evaluation.pipeline
-    return evaluation.strategy.seconds(pipeline) + SECONDS_PER_OPERATION * pipeline.num_codes
-
-
-def _orders_of_start(evaluation: Evaluation) -> int:
-    """Number of orders to evaluate a strategy or, if something is open, to start its search."""
-    several = evaluation.pipeline.open_decisions & Decisions.OF_STRATEGY
-    return ORDERS_OF_FIRST_SEARCH if several and evaluation.strategy.adaptive else 1
+            each.descend(max_descents)
+        yield each
 
 
 def evaluate_all(
@@ -220,6 +186,7 @@ def evaluate_all(
     *,
     also: Sequence[Pipeline] = (),
     names: Collection[str] | None = None,
+    tell: Callable[[str], None] = lambda _: None,
     **limits: Any,
 ) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
     """Evaluate every strategy with the chunks and placement that it prescribes, in the time left.
@@ -227,27 +194,30 @@ def evaluate_all(
     Returns the schedules with the seconds that each took, and the skipped strategies, each with the
     reason. `also` are pipelines with other placements or chunks: a strategy that works with any
     number of chunks is evaluated with those of each. `names` are the strategies to evaluate; None:
-    all. `limits` are arguments of `evaluate_strategies`. After Ctrl-C, strategies that were not
-    evaluated are skipped.
+    all. `tell` receives the names of strategies, `limits` are arguments of `evaluated`. After
+    Ctrl-C, strategies that were not evaluated are skipped.
     """
     every: dict[tuple[str, Any], Evaluation] = {}
+    skipped: dict[str, str] = {}
     strategies = registry().values() if names is None else map(resolve, names)
     for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
-        evaluation = Evaluation(strategy, each, strategy.own_options(options))
-        if backward_kind is BackwardKind.WHOLE and not strategy.fused:
-            evaluation.reason = "it splits the backward, which --backward whole rules out"
+        try:
+            with shield():
+                unplaced = strategy.unplaced(each)
+            if backward_kind is BackwardKind.WHOLE and not strategy.fused:
+                raise NotApplicableError("it splits the backward, which --backward whole rules out")
+        except NotApplicableError as error:
+            skipped.setdefault(strategy.name, str(error))
         else:
-            evaluation.place()
-        every.setdefault(
-            (strategy.name, evaluation.reason or evaluation.pipeline.layout), evaluation
-        )
-    with scope(inf):
-        evaluate_strategies([own for own in every.values() if not own.reason], objective, **limits)
+            own = Evaluation(strategy, unplaced, objective, strategy.own_options(options))
+            every.setdefault((strategy.name, unplaced.layout), own)
+    for evaluation in evaluated([*every.values()], **limits):
+        tell(f"strategy {evaluation.name}")
+    late = STOPPED if interrupts.pressed() else OUT_OF_TIME
     schedules: dict[tuple[str, Any], tuple[Schedule, float]] = {}
-    skipped: dict[str, str] = {}
     for own in every.values():
         if own.schedule is None:
-            skipped.setdefault(own.name, own.reason or _reason())
+            skipped.setdefault(own.name, own.reason or late)
         else:
             layout = own.schedule.pipeline.layout
             schedules.setdefault((own.name, layout), (own.schedule, own.seconds))
@@ -279,19 +249,15 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
         if placed.layout == searched.layout
     ]
     evaluations.sort(key=lambda evaluation: evaluation.strategy.adaptive)
-
-    def known() -> Baseline | None:
-        return best(filter(None, (each.schedule for each in evaluations)), result)
-
-    def enough() -> bool:
-        baseline = known()
-        return baseline is not None and baseline.value == result.lower_bound
-
-    evaluate_strategies(evaluations, result.objective, max_seconds=MAX_SECONDS, enough=enough)
-    best_found = known()
+    best_found, late = None, evaluations
+    for _ in evaluated(evaluations, max_seconds=MAX_SECONDS):
+        best_found = best(filter(None, (each.schedule for each in evaluations)), result)
+        if best_found is not None and best_found.value == result.lower_bound:
+            late = []
+            break
     if best_found is None:
         return None
-    skipped = tuple(each.name for each in evaluations if each.reason and each.out_of_time)
+    skipped = tuple(each.name for each in late if each.out_of_time)
     return best_found._replace(skipped=skipped, chosen=(chosen & ~Decisions.PLACEMENT).names)
 
 
@@ -316,13 +282,12 @@ def best_other_placement(
         for evaluation, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
         if _is_other_placement(placed, searched)
     ]
-    evaluate_strategies(evaluations, result.objective, max_seconds=max_seconds)
-    baselines = [
-        _baseline_of(evaluation.schedule, result)
-        for evaluation in evaluations
-        if evaluation.schedule is not None and evaluation.schedule.fits_limits
-    ]
-    best_found = _minimum(baselines)
+    schedules = {each: each.schedule for each in evaluated(evaluations, max_seconds=max_seconds)}
+    best_found = _minimum(
+        _baseline_of(schedule, result)
+        for schedule in schedules.values()
+        if schedule is not None and schedule.fits_limits
+    )
     if best_found is None or (reference is not None and best_found.value >= reference.value):
         return None
     return best_found
@@ -337,7 +302,7 @@ def _applied(
             with suppress(NotApplicableError):
                 pipeline = pipeline_of(strategy)
                 placed = strategy.apply(pipeline, Options())
-                yield Evaluation(strategy, pipeline, hints=hints), placed
+                yield Evaluation(strategy, pipeline, result.objective, hints=hints), placed
 
 
 def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:

@@ -8,12 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from fractions import Fraction
-from itertools import accumulate, chain
-from math import inf
 from operator import methodcaller
 from typing import NamedTuple
 
-from ppopt.cancellation import checkpoint, scope
+from ppopt.cancellation import checkpoint, part, shield
 from ppopt.errors import NotApplicableError
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH, Decisions
@@ -26,37 +24,17 @@ from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
+from ppopt.solver.options import SolveOptions
+from ppopt.strategies import resolve
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
 from ppopt.verifier import checked
 
-SECONDS_PER_OPERATION = 1e-5
-"""Estimated seconds of the usual strategies of a configuration, per F, B and W. They are timed on
-several partitions and with several choices of recompute, and the best schedule is verified."""
-
-
-def first_schedules_of(
-    space: PlanSpace,
-    pipeline: Pipeline,
-    objective: Objective = Objective.MAKESPAN,
-    kind: BackwardKind = BackwardKind.MIXED,
-) -> FirstSchedules:
-    """First schedules of a configuration of a space; `pipeline` is that of the configuration."""
-    accepts = partitions_on(space.runtime, pipeline)
-    return FirstSchedules(pipeline, objective, kind, accepts, space.options)
-
-
-def num_evaluated(
-    space: PlanSpace, configurations: Sequence[PlanConfiguration], seconds: float
-) -> int:
-    """Number of configurations, at least one, whose usual strategies take so many seconds.
-
-    The estimate does not depend on the clock.
-    """
-    per_chunk = 3 * space.devices * SECONDS_PER_OPERATION
-    ends = accumulate(per_chunk * each.batches * each.chunks for each in configurations)
-    return max(1, sum(end <= seconds for end in ends))
+Step = Callable[[FirstSchedules], Iterator[Schedule]]
+"""Some of the first schedules of a configuration."""
+Steps = Iterable[tuple[Step, Sequence[PlanConfiguration]]]
+"""Steps, each with the configurations that it is for, the most promising ones first."""
 
 
 def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
@@ -83,10 +61,101 @@ def _after(
     run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
 ) -> Iterator[Schedule]:
     """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
-    search = StrategySearch(pipeline, first.usual_strategy.name, first.objective)
+    strategy = first.usual_strategy
+    search = StrategySearch(
+        pipeline, strategy.name, first.objective, strategy.own_options(first.options),
+        accepts_partition=first.accepts_partition,
+    )  # fmt: skip
     run(search)
     if search.fits:
         yield search.schedule()
+
+
+FURTHER: Sequence[Step] = (
+    with_few_layers,
+    FirstSchedules.zero_bubble,
+    FirstSchedules.by_other_strategies,
+)
+"""Steps after the usual strategies, in configurations of all orders."""
+
+
+def steps_of(space: PlanSpace, *, further: bool) -> Steps:
+    """First schedules of a space: those that most trainers run, or `further` ones.
+
+    First come 1F1B and interleaved 1F1B, where there are any; then the other placements, as few
+    recomputed layers as fit, and zero bubble. If recompute is searched, other modes are not
+    evaluated on their own.
+    """
+    modes = (SEARCH,) if SEARCH in space.recompute else space.recompute
+    own = [each for each in space if each.recompute in modes]
+    quick = [each for each in own if each.placement in QUICK] or own
+    if not further:
+        return [(FirstSchedules.usual, quick)]
+    rest, every = [each for each in own if each not in quick], (*quick, *own)
+    any_order = [each for each in dict.fromkeys(every) if each.strategy == SEARCHED]
+    return [
+        (FirstSchedules.usual, rest),
+        (with_few_layers, [*dict.fromkeys(every)]),
+        (FirstSchedules.zero_bubble, any_order),
+    ]
+
+
+def first_schedules(
+    space: PlanSpace,
+    steps: Steps,
+    objective: Objective = Objective.MAKESPAN,
+    kind: BackwardKind = BackwardKind.MIXED,
+    *,
+    is_open: Callable[[PlanConfiguration], bool] = lambda _: True,
+    needed: float = 0,
+) -> Iterator[tuple[PlanConfiguration, Schedule]]:
+    """First schedules of a space in the order of steps, with their configurations.
+
+    Configurations that are not open when their turn comes are left out. Those that take `needed`
+    seconds, by an estimate that does not depend on the clock, are evaluated in any case; later, the
+    end of a scope raises TimeoutError.
+    """
+    for step, configurations in steps:
+        for configuration in filter(is_open, configurations):
+            if needed <= 0:
+                checkpoint()
+            with suppress(NotApplicableError):
+                first = _first_schedules_of(space, configuration, objective, kind)
+                schedules: Iterable[Schedule] = step(first)
+                if needed > 0:
+                    with shield():
+                        schedules = [*schedules]
+                needed -= first.usual_strategy.seconds(first.pipeline)
+                for schedule in schedules:
+                    yield configuration, schedule
+
+
+def usual_schedules(
+    space: PlanSpace,
+    objective: Objective,
+    kind: BackwardKind,
+    options: SolveOptions,
+    *,
+    needed: float = 0,
+) -> list[Schedule]:
+    """Schedules of the usual strategies of all configurations, in a share of the time left."""
+    found: list[Schedule] = []
+    with part(options.params.plan.first_schedules):
+        usual = [(FirstSchedules.usual, [*space])]
+        for _, schedule in first_schedules(space, usual, objective, kind, needed=needed):
+            found.append(schedule)
+    return found
+
+
+@shield()
+def _first_schedules_of(
+    space: PlanSpace, configuration: PlanConfiguration, objective: Objective, kind: BackwardKind
+) -> FirstSchedules:
+    """First schedules of a configuration; raises NotApplicableError if there are none."""
+    pipeline, name = space.pipeline(configuration), configuration.strategy
+    accepts = partitions_on(space.runtime, pipeline)
+    own = None if name == SEARCHED else resolve(name)
+    return FirstSchedules(pipeline, objective, kind, accepts, space.options, own)
 
 
 class FirstRow(NamedTuple):
@@ -111,76 +180,13 @@ class FirstRow(NamedTuple):
         return peak_memory(self.schedule)
 
 
-class FirstRows:
-    """The first schedules of a plan space: the best of every configuration, the fastest first.
-
-    If recompute is searched, other modes are not evaluated on their own. Strategies that are not in
-    the space are left out.
-    """
-
-    def __init__(self, space: PlanSpace) -> None:
-        self._space = space
-        modes = (SEARCH,) if SEARCH in space.recompute else space.recompute
-        distinct = {each._replace(strategy=""): each for each in space if each.recompute in modes}
-        quick = [each for each in distinct.values() if each.placement in QUICK]
-        self._quick = quick or list(distinct.values())
-        self._further = [each for each in distinct.values() if each not in self._quick]
-
-    def quick(self) -> tuple[FirstRow, ...]:
-        """Those of 1F1B and interleaved 1F1B that are within the limits."""
-        return _best_of_each(self._rows(self._quick, FirstSchedules.usual))
-
-    def usual(self, seconds: float) -> tuple[FirstRow, ...]:
-        """Those of the usual strategies of all placements, in every recompute mode.
-
-        There are as many as `num_evaluated` allows.
-        """
-        configurations = list(self._space)
-        number = num_evaluated(self._space, configurations, seconds)
-        return _best_of_each(self._rows(configurations[:number], FirstSchedules.usual))
-
-    def further(self, known: tuple[FirstRow, ...]) -> tuple[FirstRow, ...]:
-        """`known`, the other placements, as few recomputed layers as fit, and zero bubble.
-
-        Rows after the end of an enclosing scope are missing.
-        """
-        rows, every = list(known), (*self._quick, *self._further)
-        with scope(inf):
-            for row in chain(
-                self._rows(self._further, FirstSchedules.usual),
-                self._rows(every, with_few_layers),
-                self._rows(every, FirstSchedules.zero_bubble),
-            ):
-                rows.append(row)
-                checkpoint()
-        return _best_of_each(rows)
-
-    def _rows(
-        self,
-        configurations: Iterable[PlanConfiguration],
-        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
-    ) -> Iterator[FirstRow]:
-        return (
-            FirstRow(_configuration_of(schedule, configuration), schedule)
-            for configuration in configurations
-            for schedule in self._schedules(configuration, schedules_of)
-        )
-
-    def _schedules(
-        self,
-        configuration: PlanConfiguration,
-        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
-    ) -> Iterator[Schedule]:
-        """First schedules of a configuration that are in the space."""
-        space = self._space
-        with suppress(NotApplicableError):
-            first = first_schedules_of(space, space.pipeline(configuration))
-            for schedule in schedules_of(first):
-                if SEARCHED in space.strategies or schedule.origin.strategy in space.strategies:
-                    yield schedule
+def first_rows(space: PlanSpace, *, further: bool) -> Iterator[FirstRow]:
+    """First schedules of a space by makespan; see `steps_of`."""
+    for configuration, schedule in first_schedules(space, steps_of(space, further=further)):
+        yield FirstRow(_configuration_of(schedule, configuration), schedule)
 
 
-def _best_of_each(rows: Iterable[FirstRow]) -> tuple[FirstRow, ...]:
+def best_of_each(rows: Iterable[FirstRow]) -> tuple[FirstRow, ...]:
     """The row of minimum time per microbatch of every configuration, the fastest first."""
     best: dict[PlanConfiguration, FirstRow] = {}
     for row in sorted(rows, key=FirstRow.rank):

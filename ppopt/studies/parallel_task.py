@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
+from math import inf
 from typing import NamedTuple
 
-from ppopt.cancellation import over, shield, within
+from ppopt.cancellation import shield, within
 from ppopt.errors import InputError, VerificationError
 from ppopt.formats.fields import flag
 from ppopt.formats.figures import ScheduleFigures
@@ -26,7 +27,7 @@ from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.solver.search import load_portfolio
 from ppopt.studies import outcome, plan_record
-from ppopt.studies.first_schedules import FirstRow, FirstRows
+from ppopt.studies.first_schedules import FirstRow, best_of_each, first_rows
 from ppopt.studies.outcome import PLAN, fraction
 from ppopt.studies.parallel_space import Parallelism, ParallelSpace
 from ppopt.studies.plan import search_plan_space
@@ -61,7 +62,7 @@ class CombinationState(NamedTuple):
     first: tuple[FirstRow, ...] = ()
     """First schedules before a search, the fastest first."""
     evaluated: bool = False
-    """Whether all first schedules were evaluated, not only those of `FirstRows.quick`."""
+    """Whether all first schedules were evaluated, not only those that most trainers run."""
     seconds: float = 0.0
     """Total seconds of its searches."""
     exhausted: bool = False
@@ -104,7 +105,7 @@ class CombinationDone(Done):
 
 @dataclass(frozen=True)
 class FirstTask:
-    """The evaluation of strategies on a combination; see `FirstRows`."""
+    """The evaluation of strategies on a combination; see `steps_of`."""
 
     space: PlanSpace
     state: CombinationState
@@ -122,15 +123,15 @@ class FirstTask:
 
     def perform(self, _: Link = ALONE) -> CombinationDone:
         """Evaluate strategies; the outcome includes the known rows."""
-        rows, evaluated = FirstRows(self.space), False
+        rows, further = [*self.state.first], self.seconds is not None
         try:
-            if self.seconds is None:
-                first = rows.quick()
-            else:
-                with shield(), within(self.seconds):
-                    first, evaluated = rows.further(self.state.first), not over()
+            with shield(), within(inf if self.seconds is None else self.seconds) as evaluation:
+                for row in first_rows(self.space, further=further):
+                    rows.append(row)
         except VerificationError as error:
             return CombinationDone(failed=one_line(error))
+        evaluated = further and not evaluation.ended
+        first = best_of_each(rows)
         return CombinationDone(state=self.state._replace(first=first, evaluated=evaluated))
 
 

@@ -31,8 +31,9 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Stop
 from ppopt.strategies import Options
+from ppopt.studies.baselines import GRACE
 from ppopt.studies.current_schedule import can_start_from
-from ppopt.studies.first_schedules import least_memory_row
+from ppopt.studies.first_schedules import least_memory_row, usual_schedules
 from ppopt.studies.plan_reports import PlanReports, share_of_reports
 from ppopt.studies.plan_result import Plan
 from ppopt.studies.plan_search import PlanSearch
@@ -170,7 +171,8 @@ def _planned(
     later = share_of_reports(space, slowdown, params)
     with request.scope():
         with part(1 - params.min_memory_share - later):
-            search = PlanSearch(space, objective, kind, request)
+            starts = usual_schedules(space, objective, kind, request, needed=GRACE)
+            search = PlanSearch(space, objective, kind, request, starts)
             search.start_from_baselines()
             if current is not None and can_start_from(current):
                 search.start_from([current])
@@ -208,6 +210,8 @@ def search_plan_space(
     Raises InputError if nothing can be set up.
     """
     with options.scope():
+        if evaluates:
+            starts = [*starts, *usual_schedules(space, objective, backward_kind, options)]
         search = PlanSearch(space, objective, backward_kind, options, starts)
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid

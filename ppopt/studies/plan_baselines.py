@@ -8,10 +8,10 @@ the others show where a better schedule may exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from itertools import chain, product
+from itertools import product
 from typing import Any
 
 from ppopt.cancellation import over, turns
@@ -22,7 +22,7 @@ from ppopt.problem.objective import Objective
 from ppopt.schedule.origin import SEARCHED
 from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import registry, resolve
-from ppopt.studies.baselines import Evaluation, evaluate_strategies
+from ppopt.studies.baselines import Evaluation, evaluated
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
@@ -53,17 +53,10 @@ class PlanBaselines:
         self._waiting: dict[int, list[PlanConfiguration]] = {}
         """Strategies without a pipeline yet, by number of microbatches."""
 
-    @property
-    def schedules(self) -> list[Schedule]:
-        """Schedules of strategies within the memory limits."""
-        every = chain.from_iterable(self._known(batches).values() for batches in self._evaluations)
-        return [baseline.schedule for baseline in every]
+    def search(self, batches: int, **limits: Any) -> Iterator[Schedule]:
+        """Evaluate the remaining strategies in the time left, within `limits` of `evaluated`.
 
-    def search(self, batches: int, **limits: Any) -> None:
-        """Evaluate the remaining strategies in the time left, within `limits`.
-
-        Those that most trainers run come first, then those that the plan could choose. See
-        `evaluate_strategies`.
+        Those that most trainers run come first, then those that the plan could choose.
         """
         waiting = self._waiting.setdefault(batches, list(self._strategies(batches)))
         evaluations = self._evaluations.setdefault(batches, [])
@@ -71,9 +64,9 @@ class PlanBaselines:
             evaluations += self._placed(waiting.pop(0))
         evaluations.sort(key=lambda each: (each.name not in KNOWN, not each.in_space))
         late = [each for each in evaluations if each.out_of_time]
-        evaluate_strategies(late, self._objective, max_seconds=MAX_SECONDS, **limits)
+        yield from _schedules(evaluated(late, max_seconds=MAX_SECONDS, **limits))
 
-    def refine(self, batches: int) -> None:
+    def refine(self, batches: int) -> Iterator[Schedule]:
         """Continue the searches of the strategies that gains are reported over.
 
         These are the best strategy, and those that most trainers run.
@@ -86,7 +79,7 @@ class PlanBaselines:
         for evaluation, turn in turns(list(chosen)):
             with turn:
                 evaluation.descend()
-            evaluation.end()
+            yield from _schedules([evaluation])
 
     def _known(self, batches: int) -> dict[PlanEvaluation, PlanBaseline]:
         """Strategies within the memory limits."""
@@ -166,6 +159,12 @@ class PlanBaselines:
             is_row = configuration in space
             if placed.num_slices == pipeline.num_slices and (known or not twice) and not is_row:
                 yield PlanEvaluation(
-                    strategy, placed, options, configuration=configuration,
+                    strategy, placed, self._objective, options, configuration=configuration,
                     in_space=not twice and searched in space,
                 )  # fmt: skip
+
+
+def _schedules(evaluations: Iterable[Evaluation]) -> Iterator[Schedule]:
+    """Schedules of evaluations that are within the memory limits."""
+    schedules = (each.schedule for each in evaluations)
+    return (schedule for schedule in schedules if schedule is not None and schedule.fits_limits)

@@ -11,7 +11,7 @@ known partition can be better.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import closing
 from functools import partial
 from itertools import count
@@ -35,15 +35,10 @@ from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
 from ppopt.solver.choices.search import ConfigurationSearch, Effort
-from ppopt.solver.heuristics.first_schedules import FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
 from ppopt.studies.baselines import GRACE
-from ppopt.studies.first_schedules import (
-    first_schedules_of,
-    num_evaluated,
-    with_few_layers,
-)
+from ppopt.studies.first_schedules import FURTHER, first_schedules
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_product import PlanProduct
@@ -63,7 +58,7 @@ class PlanSearch:
         options: SolveOptions,
         starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up the search in the time left, and start from known schedules, the best first.
+        """Set up the search in the time left, and start from known schedules.
 
         Raises InputError if nothing can be set up.
         """
@@ -89,7 +84,7 @@ class PlanSearch:
         """State of the search, per microbatch, and what reports it."""
         with scope(inf):
             self._search.enumerate_listed()
-        self.start_from(self.set_up.starts)
+        self.start_from(starts)
 
     def start_from_baselines(self) -> None:
         """Evaluate strategies, and start every configuration from its best one.
@@ -103,78 +98,69 @@ class PlanSearch:
             max_seconds = params.baseline_seconds - self.options.spent
         else:
             max_descents = params.baseline_descents
-        search = partial(self.baselines.search, max_descents=max_descents, tell=self.tell)
+        search = partial(self.baselines.search, max_descents=max_descents)
         with part(params.baseline_share), within(max_seconds):
-            self._for_each_count(search)
+            self._start_from_each(search)
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
-        if self._search.over or not self.baselines.schedules:
+        if self._search.over:
             return
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
-            self._for_each_count(self.baselines.refine)
-        self._turn(share, self._search.follow_hints)
+            refined = self._start_from_each(self.baselines.refine)
+        if refined:
+            self._turn(share, self._search.follow_hints)
 
-    def _for_each_count(self, run: Callable[[int], None]) -> None:
-        """Run for every number of microbatches, each in an equal part of the time; then start.
+    def _start_from_each(self, run: Callable[[int], Iterable[Schedule]]) -> bool:
+        """Start from the schedules for every number of microbatches; return if there are any.
 
-        Every configuration starts from its best baseline.
+        Each number has an equal part of the time. The best schedule of every configuration is a
+        hint.
         """
-        counts = self.set_up.space.batches
-        for batches, turn in turns(counts, equal_part):
+        any_known, before = False, [candidate.best for candidate in self._orders]
+        for batches, turn in turns(self.set_up.space.batches, equal_part):
             with turn:
-                run(batches)
-        self.start_from(self.baselines.schedules)
+                for schedule in run(batches):
+                    any_known = True
+                    self.start_from((schedule,), hinted=False)
+                    self.tell(f"strategy {schedule.origin.strategy}")
+        for candidate, earlier in zip(self._orders, before, strict=True):
+            if candidate.schedule is not None and candidate.best is not earlier:
+                self._search.hint(candidate.schedule)
+        return any_known
 
     def start_from_late_baselines(self) -> None:
         """Evaluate the remaining strategies in the time left, after the search."""
         if self.best is not None:
-            self.baselines.search(self.best.configuration.batches)
-            self.start_from(self.baselines.schedules)
+            self.start_from(self.baselines.search(self.best.configuration.batches))
 
     def evaluate_first(self) -> None:
-        """Start every configuration from strategies with the balanced partition.
+        """Start every configuration from further strategies with the balanced partition.
 
-        First comes the usual strategy of every placement, with chosen recompute if possible; if no
-        schedule is known, those that take a moment are evaluated whatever the time limit. This ends
-        after a share of it.
+        They are evaluated on the configurations of all orders that are open. This ends after a
+        share of the time.
         """
-        configurations = [candidate.configuration for candidate in self._orders]
-        known = self.best is not None
-        number = 0 if known else num_evaluated(self.set_up.space, configurations, GRACE)
+        set_up, candidates = self.set_up, {each.configuration: each for each in self._orders}
         with part(self._params.first_schedules):
-            with shield(), scope(inf):
-                self._start_from_first(FirstSchedules.usual, self._orders[:number])
-            self._start_from_first(FirstSchedules.usual, self._orders[number:])
-            self._start_from_first(with_few_layers, self._orders)
-            self._start_from_first(FirstSchedules.usual, self._included)
-            self._start_from_first(FirstSchedules.zero_bubble, self._orders)
-            self._start_from_first(FirstSchedules.by_other_strategies, self._orders)
-
-    def _start_from_first(
-        self,
-        schedules_of: Callable[[FirstSchedules], Iterator[Schedule]],
-        candidates: Sequence[PlanCandidate],
-    ) -> None:
-        """Start every configuration from the first schedules of open ones."""
-        set_up = self.set_up
-        for candidate in filter(self.state.is_group_open, candidates):
-            checkpoint()
-            first = first_schedules_of(
-                set_up.space, candidate.problem.pipeline, set_up.objective, set_up.backward_kind
+            further = first_schedules(
+                set_up.space,
+                [(step, [*candidates]) for step in FURTHER],
+                set_up.objective,
+                set_up.backward_kind,
+                is_open=lambda each: self.state.is_group_open(candidates[each]),
             )
-            for schedule in schedules_of(first):
-                self.start_from((schedule,))
-                checkpoint()
+            self.start_from(schedule for _, schedule in further)
 
-    def start_from(self, schedules: Iterable[Schedule]) -> None:
-        """Start every configuration from its best schedule of these, if that is better."""
-        objective = self.set_up.objective
-        for schedule in sorted(schedules, key=lambda start: start.metrics.value_ticks(objective)):
+    def start_from(self, schedules: Iterable[Schedule], *, hinted: bool = True) -> None:
+        """Start every configuration from each of the schedules that is better than its own.
+
+        `hinted`: the search follows their partitions, too.
+        """
+        for schedule in schedules:
             for candidate in self.candidates:
                 better = candidate.contains(schedule) and candidate.take(schedule)
-                if better and candidate in self._orders:
+                if hinted and better and candidate in self._orders:
                     self._search.hint(schedule)
 
     def run(self) -> Plan:

@@ -23,8 +23,7 @@ from ppopt.solver.microbatch_orders.order_choice import OrderChoice
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.search import problem_of
 from ppopt.strategies import resolve
-from ppopt.studies.baselines import GRACE, OUT_OF_TIME
-from ppopt.studies.first_schedules import FirstRows
+from ppopt.studies.baselines import OUT_OF_TIME
 from ppopt.studies.plan_candidate import PlanCandidate
 from ppopt.studies.plan_space import (
     PlanConfiguration,
@@ -46,30 +45,34 @@ class PlanSetUp:
         options: SolveOptions,
         starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up at least one configuration, and that of the best first schedule.
+        """Set up at least one configuration, and that of the best known schedule.
 
-        `starts` are known schedules of the space, the best first; without any, the usual strategies
-        are evaluated if time is short. Raises InputError if no configuration can be set up.
+        Raises InputError if no configuration can be set up.
         """
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
-        self._candidates: list[PlanCandidate] = []
         self._invalid: list[tuple[str, str]] = []
         """Configurations that cannot be searched, each with the reason."""
+        best = min(starts, key=self._per_microbatch, default=None)
+        named = None
+        if best is not None:
+            pipeline = best.pipeline
+            named = pipeline.batches, pipeline.resolved_placement, pipeline.num_chunks
+        candidates: list[PlanCandidate] = []
         late: list[PlanConfiguration] = []
-        for configuration in space:
-            if self._candidates and over():
+        for configuration in sorted(space, key=lambda each: each[:3] != named):
+            first = best if configuration[:3] == named else None
+            missing = first is not None and not any(each.contains(first) for each in candidates)
+            if candidates and over() and not missing:
                 late.append(configuration)
                 continue
-            self._candidates += self._applicable(configuration)
-        if not self._candidates:
+            candidates += self._applicable(configuration)
+        if not candidates:
             raise InputError(self._invalid[0][1])
-        self.starts = starts
-        """Known schedules or, if time is short, the best one of usual strategies."""
-        if late:
-            self._set_up_first(late)
-        self.candidates = sorted(self._candidates, key=lambda each: each.strategy is not None)
+        order = {configuration: index for index, configuration in enumerate(space)}
+        candidates.sort(key=lambda each: (each.strategy is not None, order[each.configuration]))
+        self.candidates = candidates
         """All candidates, those of strategies last."""
         known = {candidate.configuration: candidate for candidate in self.candidates}
         for own, candidate in known.items():
@@ -83,18 +86,10 @@ class PlanSetUp:
         self.seconds = options.spent - before
         """Seconds of the set-up."""
 
-    @shield()
-    def _set_up_first(self, late: list[PlanConfiguration]) -> None:
-        """Set up the late configuration of the best known schedule, or of usual strategies."""
-        if not self.starts:
-            self.starts = [row.schedule for row in FirstRows(self.space).usual(GRACE)[:1]]
-        for schedule in self.starts[:1]:
-            pipeline = schedule.pipeline
-            named = pipeline.batches, pipeline.resolved_placement, pipeline.num_chunks
-            for configuration in [each for each in late if each[:3] == named]:
-                if not any(each.contains(schedule) for each in self._candidates):
-                    late.remove(configuration)
-                    self._candidates += self._applicable(configuration)
+    def _per_microbatch(self, schedule: Schedule) -> int:
+        """Time per microbatch of a schedule, comparable with others."""
+        value = schedule.metrics.value_ticks(self.objective)
+        return value * self.space.weight(schedule.pipeline.batches)
 
     def _applicable(self, configuration: PlanConfiguration) -> list[PlanCandidate]:
         """The candidate of a configuration; none if it cannot be searched."""

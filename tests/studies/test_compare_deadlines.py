@@ -27,9 +27,9 @@ def test_no_strategy_is_begun_after_the_deadline(
     begun: list[float] = []
     begin = baselines.Evaluation.begin
 
-    def watched(evaluation: baselines.Evaluation, *arguments: Any) -> None:
+    def watched(evaluation: baselines.Evaluation) -> None:
         now = clock.readings * clock.step
-        begin(evaluation, *arguments)
+        begin(evaluation)
         if evaluation.schedule is not None or evaluation.search is not None:
             begun.append(now)
 

@@ -21,7 +21,13 @@ from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import checked_options
 from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
-from ppopt.studies.first_schedules import FirstRows, with_few_layers
+from ppopt.studies.first_schedules import (
+    FirstRow,
+    best_of_each,
+    first_rows,
+    usual_schedules,
+    with_few_layers,
+)
 from ppopt.studies.frontier_problem import FrontierProblem
 from ppopt.studies.parallel_plan import _ParallelSearch, plan_parallelism
 from ppopt.studies.parallel_set_up import PlanArguments
@@ -63,12 +69,20 @@ def by_hand(of: PlanSpace) -> list[Fraction]:
     return values
 
 
+def quick_rows(of: PlanSpace) -> tuple[FirstRow, ...]:
+    """Those that most trainers run."""
+    return best_of_each(first_rows(of, further=False))
+
+
+def all_rows(of: PlanSpace) -> tuple[FirstRow, ...]:
+    return best_of_each([*quick_rows(of), *first_rows(of, further=True)])
+
+
 @pytest.mark.parametrize("limit", [None, 20, 24, 28, 34, 40, 60, 90])
 def test_first_rows_are_no_worse_than_strategies_by_hand(limit: int | None) -> None:
     whole = space(limit)
-    rows = FirstRows(whole)
-    all_quick = rows.quick()
-    every = rows.further(all_quick)
+    all_quick = quick_rows(whole)
+    every = all_rows(whole)
     quick, best = all_quick[0], every[0]
     assert best.step <= quick.step
     for row in every:
@@ -100,10 +114,8 @@ def test_first_rows_of_a_wider_space_are_no_worse(limit: int) -> None:
         for placements in combinations(USUAL, 2)
         for recompute in (("none", "full"), ("search",))
     ]
-    wide = FirstRows(space(limit))
-    best = wide.further(wide.quick())[0]
-    for part in map(FirstRows, parts):
-        narrow = part.further(part.quick())
+    best = all_rows(space(limit))[0]
+    for narrow in map(all_rows, parts):
         assert not narrow or best.step <= narrow[0].step
 
 
@@ -112,8 +124,7 @@ def test_an_evaluation_ends_at_its_time_limit(
     readings: int, complete: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The rows so far, and known ones, are its outcome: not all are evaluated."""
-    known = FirstRows(space(30)).quick()
-    every = FirstRows(space(30)).further(known)
+    known, every = quick_rows(space(30)), all_rows(space(30))
     stepping_clock(monkeypatch, 1.0, readings)
     task = FirstTask(space(30), CombinationState(None, first=known), seconds=1.0)
     state = task.perform().state
@@ -331,7 +342,7 @@ def test_strategies_of_a_plan_have_its_options() -> None:
         space(None, placements=("interleaved",), chunks=(2,), recompute=("none",)),
         strategies=("searched", "interleaved"), options=Options(group_size=8),
     )  # fmt: skip
-    search = PlanSearch(whole, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1))
-    search.evaluate_first()
+    arguments = whole, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1)
+    search = PlanSearch(*arguments, usual_schedules(*arguments))
     (row,) = (row for row in search.plan().rows if row.configuration.strategy == "interleaved")
     assert row.schedule is not None and row.schedule.origin.options == {"group_size": 8}

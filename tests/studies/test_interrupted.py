@@ -14,7 +14,6 @@ import ppopt
 from ppopt import Pipeline, Progress, Status, interrupts, verify
 from ppopt.cancellation import checkpoint
 from ppopt.solver.microbatch_orders.local_search import OrderSearch, ValuedOrder
-from ppopt.studies import baselines
 from ppopt.studies.baselines import STOPPED, Evaluation
 from tests.tiers import slow
 
@@ -166,15 +165,15 @@ def test_a_comparison_keeps_its_strategies_at_any_checkpoint(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Ctrl-C before the second strategy: the checkpoint there loses no row, and all are named."""
-    estimated = baselines._seconds
+    begin = Evaluation.begin
 
-    def seconds(evaluation: Evaluation) -> float:
+    def begun(evaluation: Evaluation) -> None:
         if evaluation.name == "gpipe":
             signal.raise_signal(signal.SIGINT)
             checkpoint()
-        return estimated(evaluation)
+        begin(evaluation)
 
-    monkeypatch.setattr(baselines, "_seconds", seconds)
+    monkeypatch.setattr(Evaluation, "begin", begun)
     comparison = ppopt.compare(PIPELINE, strategies=["1f1b", "gpipe"], workers=1, time_limit=600)
     assert comparison.interrupted
     assert [row.schedule.origin.strategy for row in comparison.baselines] == ["1f1b"]

@@ -571,8 +571,9 @@ def test_chosen_recompute_is_never_shown_worse_than_none_or_full(
         )
 
     monkeypatch.setattr(ConfigurationSearch, "_enter", late)
-    monkeypatch.setattr(PlanBaselines, "search", lambda *_, **__: None)
+    monkeypatch.setattr(PlanBaselines, "search", lambda *_, **__: iter(()))
     monkeypatch.setattr(PlanSearch, "evaluate_first", lambda _, **__: None)
+    monkeypatch.setattr("ppopt.studies.plan.usual_schedules", lambda *_, **__: [])
     layers = Model([{"forward": 2, "activation": 1, "count": 4}])
     plan = ppopt.plan(
         layers, devices=2, batches=4, mem_limit=3, recompute=("none", "full", "search"),

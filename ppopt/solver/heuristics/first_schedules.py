@@ -51,9 +51,11 @@ class FirstSchedules(NamedTuple):
     """Whether the runtime supports a partition; None: it supports all."""
     options: Options = Options()
     """Options of strategies."""
+    own_strategy: Strategy | None = None
+    """The only strategy of the configuration; None: any order is allowed."""
 
     def usual(self) -> Iterator[Schedule]:
-        """Schedules of the usual strategies of the placement, with recompute and offload by rules.
+        """Schedules of the usual strategies, or of the only one, with recompute by rules.
 
         With those that are stated, as stated. If this exceeds the limits, the order is repaired:
         forwards wait for memory, so that fewer microbatches are in flight.
@@ -90,12 +92,12 @@ class FirstSchedules(NamedTuple):
     @property
     def usual_strategy(self) -> Strategy:
         """The first strategy of `usual`."""
-        return resolve(USUAL[self.pipeline.resolved_placement])
+        return self.own_strategy or resolve(USUAL[self.pipeline.resolved_placement])
 
     @property
     def _usual(self) -> tuple[Strategy, ...]:
         """The usual strategy, and that with overlapped pairs if these have times of their own."""
-        if self.pipeline.overlap is None:
+        if self.own_strategy or self.pipeline.overlap is None:
             return (self.usual_strategy,)
         return self.usual_strategy, resolve(OVERLAPPED[self.pipeline.resolved_placement])
 
