@@ -114,6 +114,16 @@ class Evaluation:
         several = self.pipeline.open_decisions & Decisions.OF_STRATEGY and self.strategy.adaptive
         return self.strategy.seconds(self.pipeline) * (ORDERS_OF_FIRST_SEARCH if several else 1)
 
+    @shield()
+    def place(self, kind: BackwardKind) -> None:
+        """Use the placement and chunks that the strategy prescribes, unless it has none."""
+        try:
+            self.pipeline = self.strategy.unplaced(self.pipeline)
+        except NotApplicableError as error:
+            self.reason = str(error)
+        if kind is BackwardKind.WHOLE and not self.strategy.fused:
+            self.reason = "it splits the backward, which --backward whole rules out"
+
     def begin(self) -> None:
         """Evaluate the strategy or, if something is open, set up the search for it."""
         _LOG.info("strategy %s", self.name)
@@ -139,14 +149,14 @@ class Evaluation:
 
 
 def evaluated(
-    evaluations: Sequence[Evaluation],
+    evaluations: Iterable[Evaluation],
     *,
     max_seconds: float = inf,
     search_seconds: float = inf,
     max_descents: float = inf,
     at_least_one: bool = False,
 ) -> Iterator[Evaluation]:
-    """Evaluate strategies in the time left, each with the best partition and recompute found.
+    """Evaluate those without a schedule, each with the best partition and recompute found.
 
     Yields a strategy as soon as it has a schedule, and after its search. If partition or recompute
     is open, every strategy first gets a short search; then each search continues for up to twice an
@@ -159,7 +169,8 @@ def evaluated(
     """
     end = time.monotonic() + search_seconds
     needs_one = at_least_one
-    for waiting, each in zip(reversed(range(len(evaluations))), evaluations, strict=True):
+    late = [each for each in evaluations if each.out_of_time]
+    for waiting, each in zip(reversed(range(len(late))), late, strict=True):
         if each.strategy.seconds(each.pipeline) <= max_seconds and (
             needs_one or each.estimate <= seconds_left()
         ):
@@ -171,7 +182,7 @@ def evaluated(
             if each.schedule is not None:
                 needs_one = False
                 yield each
-    started = [each for each in evaluations if each.search is not None]
+    started = [each for each in late if each.search is not None]
     for waiting, each in zip(reversed(range(len(started))), started, strict=True):
         with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
             each.descend(max_descents)
@@ -198,32 +209,23 @@ def evaluate_all(
     Ctrl-C, strategies that were not evaluated are skipped.
     """
     every: dict[tuple[str, Any], Evaluation] = {}
-    skipped: dict[str, str] = {}
     strategies = registry().values() if names is None else map(resolve, names)
     for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
-        try:
-            with shield():
-                unplaced = strategy.unplaced(each)
-            if backward_kind is BackwardKind.WHOLE and not strategy.fused:
-                raise NotApplicableError("it splits the backward, which --backward whole rules out")
-        except NotApplicableError as error:
-            skipped.setdefault(strategy.name, str(error))
-        else:
-            own = Evaluation(strategy, unplaced, objective, strategy.own_options(options))
-            every.setdefault((strategy.name, unplaced.layout), own)
-    for evaluation in evaluated([*every.values()], **limits):
-        tell(f"strategy {evaluation.name}")
+        own = Evaluation(strategy, each, objective, strategy.own_options(options))
+        own.place(backward_kind)
+        every.setdefault((own.name, own.reason or own.pipeline.layout), own)
+    for own in evaluated(every.values(), **limits):
+        tell(f"strategy {own.name}")
     late = STOPPED if interrupts.pressed() else OUT_OF_TIME
     schedules: dict[tuple[str, Any], tuple[Schedule, float]] = {}
     for own in every.values():
-        if own.schedule is None:
-            skipped.setdefault(own.name, own.reason or late)
-        else:
-            layout = own.schedule.pipeline.layout
-            schedules.setdefault((own.name, layout), (own.schedule, own.seconds))
-    for name, _ in schedules:
-        skipped.pop(name, None)
-    return list(schedules.values()), tuple(sorted(skipped.items()))
+        if own.schedule is not None:
+            placed = own.name, own.schedule.pipeline.layout
+            schedules.setdefault(placed, (own.schedule, own.seconds))
+    done = {name for name, _ in schedules}
+    reasons = {own.name: own.reason or late for own in reversed(every.values())}
+    skipped = sorted((name, reason) for name, reason in reasons.items() if name not in done)
+    return [*schedules.values()], tuple(skipped)
 
 
 def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
@@ -243,11 +245,9 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
     chosen &= ~Decisions.RECOMPUTE_SET
     searched = _pipeline_of(result)
     pipeline = _with_open(searched, chosen)
-    evaluations = [
-        evaluation
-        for evaluation, placed in _applied(result, lambda _: pipeline, hints=(searched,))
-        if placed.layout == searched.layout
-    ]
+    evaluations = _evaluations(
+        result, lambda _: pipeline, lambda placed: placed.layout == searched.layout, (searched,)
+    )
     evaluations.sort(key=lambda evaluation: evaluation.strategy.adaptive)
     best_found, late = None, evaluations
     for _ in evaluated(evaluations, max_seconds=MAX_SECONDS):
@@ -277,11 +277,11 @@ def best_other_placement(
         return None
     searched, max_seconds = _pipeline_of(result), MAX_SECONDS_OTHER_PLACEMENT
     unplaced = _unplaced(requested, searched)
-    evaluations = [
-        evaluation
-        for evaluation, placed in _applied(result, lambda strategy: strategy.unplaced(unplaced))
-        if _is_other_placement(placed, searched)
-    ]
+    evaluations = _evaluations(
+        result,
+        lambda strategy: strategy.unplaced(unplaced),
+        lambda placed: _is_other_placement(placed, searched),
+    )
     schedules = {each: each.schedule for each in evaluated(evaluations, max_seconds=max_seconds)}
     best_found = _minimum(
         _baseline_of(schedule, result)
@@ -293,16 +293,23 @@ def best_other_placement(
     return best_found
 
 
-def _applied(
-    result: Result, pipeline_of: Callable[[Strategy], Pipeline], hints: Sequence[Pipeline] = ()
-) -> Iterator[tuple[Evaluation, Pipeline]]:
-    """Every strategy with the backwards of a search to evaluate, and its placed pipeline."""
+def _evaluations(
+    result: Result,
+    pipeline_of: Callable[[Strategy], Pipeline],
+    is_considered: Callable[[Pipeline], bool],
+    hints: Sequence[Pipeline] = (),
+) -> list[Evaluation]:
+    """Strategies with the backwards of a search whose placed pipelines are considered."""
+    evaluations = []
     for strategy in registry().values():
         if strategy.fused or not result.fused:
             with suppress(NotApplicableError):
                 pipeline = pipeline_of(strategy)
-                placed = strategy.apply(pipeline, Options())
-                yield Evaluation(strategy, pipeline, result.objective, hints=hints), placed
+                if is_considered(strategy.apply(pipeline, Options())):
+                    evaluations.append(
+                        Evaluation(strategy, pipeline, result.objective, hints=hints)
+                    )
+    return evaluations
 
 
 def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:

@@ -17,7 +17,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.decisions import SEARCH, Decisions
 from ppopt.problem.layer_choices import by_rules
 from ppopt.problem.objective import Objective
-from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
@@ -43,8 +42,7 @@ def with_few_layers(first: FirstSchedules) -> Iterator[Schedule]:
     Nothing if neither is searched.
     """
     if first.pipeline.open_decisions & Decisions.OF_LAYERS:
-        with suppress(NotApplicableError):
-            yield from _after(StrategySearch.evaluate_first, first, first.balanced)
+        yield from _after(StrategySearch.evaluate_first, first, balanced=True)
 
 
 def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
@@ -53,22 +51,22 @@ def in_best_configuration(first: FirstSchedules) -> Iterator[Schedule]:
     Nothing if neither is searched, or if no descent ends within the limits in the time left.
     """
     if first.pipeline.open_decisions & Decisions.OF_STRATEGY:
-        with suppress(NotApplicableError):
-            yield from _after(methodcaller("descend", 1), first, first.pipeline)
+        yield from _after(methodcaller("descend", 1), first)
 
 
 def _after(
-    run: Callable[[StrategySearch], None], first: FirstSchedules, pipeline: Pipeline
+    run: Callable[[StrategySearch], None], first: FirstSchedules, *, balanced: bool = False
 ) -> Iterator[Schedule]:
-    """Best schedule of the usual strategy after a search on a pipeline, if it fits the limits."""
+    """Best schedule of the usual strategy after a search, if it fits the limits."""
     strategy = first.usual_strategy
-    search = StrategySearch(
-        pipeline, strategy.name, first.objective, strategy.own_options(first.options),
-        accepts_partition=first.accepts_partition,
-    )  # fmt: skip
-    run(search)
-    if search.fits:
-        yield search.schedule()
+    with suppress(NotApplicableError):
+        search = StrategySearch(
+            first.balanced if balanced else first.pipeline, strategy.name, first.objective,
+            strategy.own_options(first.options), accepts_partition=first.accepts_partition,
+        )  # fmt: skip
+        run(search)
+        if search.fits:
+            yield search.schedule()
 
 
 FURTHER: Sequence[Step] = (
@@ -91,13 +89,8 @@ def steps_of(space: PlanSpace, *, further: bool) -> Steps:
     quick = [each for each in own if each.placement in QUICK] or own
     if not further:
         return [(FirstSchedules.usual, quick)]
-    rest, every = [each for each in own if each not in quick], (*quick, *own)
-    any_order = [each for each in dict.fromkeys(every) if each.strategy == SEARCHED]
-    return [
-        (FirstSchedules.usual, rest),
-        (with_few_layers, [*dict.fromkeys(every)]),
-        (FirstSchedules.zero_bubble, any_order),
-    ]
+    rest = [each for each in own if each not in quick]
+    return [(FirstSchedules.usual, rest), *((step, [*quick, *rest]) for step in FURTHER[:2])]
 
 
 def first_schedules(
@@ -170,10 +163,6 @@ class FirstRow(NamedTuple):
         """Makespan, in the user's unit."""
         return objective_value(self.schedule, Objective.MAKESPAN)
 
-    def rank(self) -> Fraction:
-        """Time per microbatch."""
-        return self.step / self.configuration.batches
-
     @property
     def peak(self) -> Fraction:
         """Largest device peak, in the user's unit."""
@@ -183,13 +172,13 @@ class FirstRow(NamedTuple):
 def first_rows(space: PlanSpace, *, further: bool) -> Iterator[FirstRow]:
     """First schedules of a space by makespan; see `steps_of`."""
     for configuration, schedule in first_schedules(space, steps_of(space, further=further)):
-        yield FirstRow(_configuration_of(schedule, configuration), schedule)
+        yield FirstRow(configuration_of(schedule, configuration), schedule)
 
 
 def best_of_each(rows: Iterable[FirstRow]) -> tuple[FirstRow, ...]:
     """The row of minimum time per microbatch of every configuration, the fastest first."""
     best: dict[PlanConfiguration, FirstRow] = {}
-    for row in sorted(rows, key=FirstRow.rank):
+    for row in sorted(rows, key=lambda row: row.step / row.configuration.batches):
         best.setdefault(row.configuration._replace(strategy=""), row)
     return tuple(best.values())
 
@@ -212,7 +201,7 @@ def least_memory_row(space: PlanSpace) -> FirstRow:
     return min(rows, key=lambda row: (row.peak, row.configuration))
 
 
-def _configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:
+def configuration_of(schedule: Schedule, searched: PlanConfiguration) -> PlanConfiguration:
     """Configuration of a schedule, within one whose recompute may be searched."""
     recompute, model = searched.recompute, schedule.pipeline.model
     if recompute == SEARCH:

@@ -24,6 +24,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.strategies import registry, resolve
 from ppopt.studies.baselines import Evaluation, evaluated
 from ppopt.studies.evaluate import objective_value
+from ppopt.studies.first_schedules import configuration_of
 from ppopt.studies.plan_result import Plan, PlanBaseline
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
@@ -48,35 +49,40 @@ class PlanBaselines:
     def __init__(self, space: PlanSpace, objective: Objective, backward_kind: BackwardKind) -> None:
         """Use the strategies of the space's runtime whose backwards are of this kind."""
         self._space, self._objective, self._backward_kind = space, objective, backward_kind
-        self._evaluations: dict[int, list[PlanEvaluation]] = {}
-        """Strategies with their pipelines, by number of microbatches."""
-        self._waiting: dict[int, list[PlanConfiguration]] = {}
-        """Strategies without a pipeline yet, by number of microbatches."""
+        self._waiting = [*self._strategies()]
+        """Strategies without a pipeline yet."""
+        self._evaluations: list[PlanEvaluation] = []
+        """Strategies with their pipelines."""
 
-    def search(self, batches: int, **limits: Any) -> Iterator[Schedule]:
+    def search(self, batches: int | None = None, **limits: Any) -> Iterator[Schedule]:
         """Evaluate the remaining strategies in the time left, within `limits` of `evaluated`.
 
-        Those that most trainers run come first, then those that the plan could choose.
+        Those of a number of microbatches come first, then those that most trainers run, then those
+        that the plan could choose.
         """
-        waiting = self._waiting.setdefault(batches, list(self._strategies(batches)))
-        evaluations = self._evaluations.setdefault(batches, [])
-        while waiting and not over():
-            evaluations += self._placed(waiting.pop(0))
-        evaluations.sort(key=lambda each: (each.name not in KNOWN, not each.in_space))
-        late = [each for each in evaluations if each.out_of_time]
-        yield from _schedules(evaluated(late, max_seconds=MAX_SECONDS, **limits))
+        while self._waiting and not over():
+            self._evaluations += self._placed(self._waiting.pop(0))
+        self._evaluations.sort(
+            key=lambda each: (
+                each.configuration.batches != batches, each.name not in KNOWN, not each.in_space
+            )
+        )  # fmt: skip
+        yield from _schedules(evaluated(self._evaluations, max_seconds=MAX_SECONDS, **limits))
 
-    def refine(self, batches: int) -> Iterator[Schedule]:
+    def refine(self) -> Iterator[Schedule]:
         """Continue the searches of the strategies that gains are reported over.
 
-        These are the best strategy, and those that most trainers run.
+        These are the best strategy of every number of microbatches, and those that most trainers
+        run.
         """
-        known = self._known(batches)
-        own = [each for each in known if each.in_space and each.search is not None]
-        own.sort(key=lambda each: known[each].value)
-        best = {each.name: each for each in reversed(own)}
-        chosen = dict.fromkeys((*own[:1], *(best[name] for name in KNOWN if name in best)))
-        for evaluation, turn in turns(list(chosen)):
+        chosen: dict[PlanEvaluation, None] = {}
+        for batches in self._space.batches:
+            known = self._known(batches)
+            own = [each for each in known if each.in_space and each.search is not None]
+            own.sort(key=lambda each: known[each].value)
+            best = {each.name: each for each in reversed(own)}
+            chosen |= dict.fromkeys((*own[:1], *(best[name] for name in KNOWN if name in best)))
+        for evaluation, turn in turns([*chosen]):
             with turn:
                 evaluation.descend()
             yield from _schedules([evaluation])
@@ -85,8 +91,10 @@ class PlanBaselines:
         """Strategies within the memory limits."""
         return {
             each: self._baseline(each.configuration, each.schedule, in_space=each.in_space)
-            for each in self._evaluations.get(batches, ())
-            if each.schedule is not None and each.schedule.fits_limits
+            for each in self._evaluations
+            if each.configuration.batches == batches
+            and each.schedule is not None
+            and each.schedule.fits_limits
         }
 
     def add_to(self, plan: Plan) -> Plan:
@@ -107,24 +115,24 @@ class PlanBaselines:
         best: dict[str, PlanBaseline] = {}
         for baseline in sorted(baselines, key=lambda baseline: (baseline.value, baseline.strategy)):
             best.setdefault(baseline.strategy, baseline)
-        evaluations = self._evaluations.get(batches, ())
-        late = [each.name for each in evaluations if each.out_of_time]
-        late += (configuration.strategy for configuration in self._waiting.get(batches, ()))
-        named = dict.fromkeys(name for name in late if name not in best)
+        late = [each.configuration for each in self._evaluations if each.out_of_time]
+        named = dict.fromkeys(
+            each.strategy
+            for each in (*late, *self._waiting)
+            if each.batches == batches and each.strategy not in best
+        )
         return replace(plan, baselines=tuple(best.values()), late_baselines=tuple(named))
 
     def _baseline(
         self, configuration: PlanConfiguration, schedule: Schedule, *, in_space: bool
     ) -> PlanBaseline:
         """Schedule of a strategy, as a baseline; if recompute was chosen, perhaps none does."""
-        recompute = configuration.recompute
-        if recompute == SEARCH and not any(schedule.pipeline.recomputed):
-            recompute = "none"
+        recompute = configuration_of(schedule, configuration).recompute
         value = objective_value(schedule, self._objective)
         return PlanBaseline(configuration.strategy, schedule, value, recompute, in_space)
 
-    def _strategies(self, batches: int) -> Iterator[PlanConfiguration]:
-        """All strategies with every number of chunks and every recompute mode of the plan.
+    def _strategies(self) -> Iterator[PlanConfiguration]:
+        """All strategies with the microbatches, chunks and recompute modes of the plan.
 
         Those that most trainers run come first. With chosen recompute, possibly none or all layers
         recompute. Strategies with other kinds of backwards are skipped.
@@ -132,15 +140,13 @@ class PlanBaselines:
         space = self._space
         recompute = (SEARCH,) if SEARCH in space.recompute else space.recompute
         for strategy in sorted(registry().values(), key=lambda rule: rule.name not in KNOWN):
-            fits_kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
-            if space.runtime == "megatron" or self._backward_kind not in (
-                BackwardKind.MIXED,
-                fits_kind,
-            ):
+            kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
+            if space.runtime == "megatron" or self._backward_kind not in (BackwardKind.MIXED, kind):
                 continue
             own = strategy.chunks_of(space.options)
-            for chunks, mode in product(space.chunks if own is None else (own,), recompute):
-                yield PlanConfiguration(batches, strategy.placement, chunks, mode, strategy.name)
+            chunks = space.chunks if own is None else (own,)
+            for batches, number, mode in product(space.batches, chunks, recompute):
+                yield PlanConfiguration(batches, strategy.placement, number, mode, strategy.name)
 
     def _placed(self, configuration: PlanConfiguration) -> Iterator[PlanEvaluation]:
         """Yield a strategy with its pipeline, unless it is skipped.

@@ -20,12 +20,10 @@ from typing import Any
 
 from ppopt.cancellation import (
     checkpoint,
-    equal_part,
     part,
     scope,
     seconds_left,
     shield,
-    turns,
     within,
 )
 from ppopt.problem.backward_kind import BackwardKind
@@ -98,9 +96,8 @@ class PlanSearch:
             max_seconds = params.baseline_seconds - self.options.spent
         else:
             max_descents = params.baseline_descents
-        search = partial(self.baselines.search, max_descents=max_descents)
         with part(params.baseline_share), within(max_seconds):
-            self._start_from_each(search)
+            self._start_from_each(self.baselines.search(max_descents=max_descents))
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
@@ -108,27 +105,24 @@ class PlanSearch:
             return
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
-            refined = self._start_from_each(self.baselines.refine)
+            refined = self._start_from_each(self.baselines.refine())
         if refined:
             self._turn(share, self._search.follow_hints)
 
-    def _start_from_each(self, run: Callable[[int], Iterable[Schedule]]) -> bool:
-        """Start from the schedules for every number of microbatches; return if there are any.
+    def _start_from_each(self, schedules: Iterable[Schedule]) -> int:
+        """Start from schedules as they come; return their number.
 
-        Each number has an equal part of the time. The best schedule of every configuration is a
-        hint.
+        The best one of every configuration is a hint.
         """
-        any_known, before = False, [candidate.best for candidate in self._orders]
-        for batches, turn in turns(self.set_up.space.batches, equal_part):
-            with turn:
-                for schedule in run(batches):
-                    any_known = True
-                    self.start_from((schedule,), hinted=False)
-                    self.tell(f"strategy {schedule.origin.strategy}")
+        number, before = 0, [candidate.best for candidate in self._orders]
+        for schedule in schedules:
+            number += 1
+            self.start_from((schedule,), hinted=False)
+            self.tell(f"strategy {schedule.origin.strategy}")
         for candidate, earlier in zip(self._orders, before, strict=True):
             if candidate.schedule is not None and candidate.best is not earlier:
                 self._search.hint(candidate.schedule)
-        return any_known
+        return number
 
     def start_from_late_baselines(self) -> None:
         """Evaluate the remaining strategies in the time left, after the search."""

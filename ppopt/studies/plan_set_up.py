@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from ppopt.cancellation import over, shield
@@ -52,52 +52,48 @@ class PlanSetUp:
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
-        self._invalid: list[tuple[str, str]] = []
-        """Configurations that cannot be searched, each with the reason."""
-        best = min(starts, key=self._per_microbatch, default=None)
-        named = None
-        if best is not None:
-            pipeline = best.pipeline
-            named = pipeline.batches, pipeline.resolved_placement, pipeline.num_chunks
-        candidates: list[PlanCandidate] = []
+        invalid: list[tuple[str, str]] = []
         late: list[PlanConfiguration] = []
-        for configuration in sorted(space, key=lambda each: each[:3] != named):
-            first = best if configuration[:3] == named else None
-            missing = first is not None and not any(each.contains(first) for each in candidates)
-            if candidates and over() and not missing:
+        known: dict[PlanConfiguration, PlanCandidate] = {}
+        needed = [*self._configurations_of(starts)]
+        for configuration in dict.fromkeys((*needed, *space)):
+            if known and over() and configuration not in needed:
                 late.append(configuration)
                 continue
-            candidates += self._applicable(configuration)
-        if not candidates:
-            raise InputError(self._invalid[0][1])
-        order = {configuration: index for index, configuration in enumerate(space)}
-        candidates.sort(key=lambda each: (each.strategy is not None, order[each.configuration]))
-        self.candidates = candidates
+            try:
+                known[configuration] = self._candidate(configuration)
+            except NotApplicableError as error:
+                invalid.append((str(configuration), str(error)))
+        if not known:
+            raise InputError(invalid[0][1])
+        in_order = filter(None, map(known.get, space))
+        self.candidates = sorted(in_order, key=lambda each: each.strategy is not None)
         """All candidates, those of strategies last."""
-        known = {candidate.configuration: candidate for candidate in self.candidates}
         for own, candidate in known.items():
             any_order, any_layers = own._replace(strategy=SEARCHED), own._replace(recompute=SEARCH)
             wider = known.get(any_layers if candidate.strategy is None else any_order)
             candidate.wider = None if wider is candidate else wider
-        self.skipped = (*self._invalid, *((str(each), OUT_OF_TIME) for each in late))
+        self.skipped = (*invalid, *((str(each), OUT_OF_TIME) for each in late))
         """Configurations that are not set up, each with the reason."""
         self.num_late = len(late)
         """Number of configurations for which no time was left."""
         self.seconds = options.spent - before
         """Seconds of the set-up."""
 
-    def _per_microbatch(self, schedule: Schedule) -> int:
-        """Time per microbatch of a schedule, comparable with others."""
-        value = schedule.metrics.value_ticks(self.objective)
-        return value * self.space.weight(schedule.pipeline.batches)
+    def _configurations_of(self, starts: Sequence[Schedule]) -> Iterator[PlanConfiguration]:
+        """Configurations that may contain the best known schedule."""
 
-    def _applicable(self, configuration: PlanConfiguration) -> list[PlanCandidate]:
-        """The candidate of a configuration; none if it cannot be searched."""
-        try:
-            return [self._candidate(configuration)]
-        except NotApplicableError as error:
-            self._invalid.append((str(configuration), str(error)))
-            return []
+        def per_microbatch(schedule: Schedule) -> int:
+            value = schedule.metrics.value_ticks(self.objective)
+            return value * self.space.weight(schedule.pipeline.batches)
+
+        best = min(starts, key=per_microbatch, default=None)
+        if best is not None:
+            own, strategies = best.pipeline, (SEARCHED, best.origin.strategy)
+            named = own.batches, own.resolved_placement, own.num_chunks
+            for each in self.space:
+                if each[:3] == named and each.strategy in strategies:
+                    yield each
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration.

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from itertools import chain
 from typing import NamedTuple
 
 from ppopt.cancellation import checkpoint, seconds_left
@@ -58,73 +59,62 @@ class FirstSchedules(NamedTuple):
         """Schedules of the usual strategies, or of the only one, with recompute by rules.
 
         With those that are stated, as stated. If this exceeds the limits, the order is repaired:
-        forwards wait for memory, so that fewer microbatches are in flight.
+        forwards wait for memory, so that fewer microbatches are in flight. Strategies that may take
+        longer than the time left are skipped.
         """
         for strategy in self._usual:
             yield from self._of_strategy(strategy)
 
     def zero_bubble(self) -> Iterator[Schedule]:
-        """Schedules as in `usual` of the zero-bubble strategy, unless it may take too long.
+        """Schedules as in `usual` of the zero-bubble strategy, if any strategy is allowed.
 
         Those with less recompute are repaired also if it fits with more.
         """
-        strategy = resolve(ZERO_BUBBLE[self.pipeline.resolved_placement])
-        yield from self._of_strategies(strategy, repairs_all=True)
+        if self.own_strategy is None:
+            yield from self._of_strategy(self._zero_bubble, repairs_all=True)
 
     def by_other_strategies(self) -> Iterator[Schedule]:
-        """Schedules as in `usual` of the other strategies of the placement.
-
-        Those that may take longer than the time left are skipped.
-        """
-        first = {*self._usual, resolve(ZERO_BUBBLE[self.pipeline.resolved_placement])}
-        placed = (
-            each for each in registry().values() if each.placement == self.usual_strategy.placement
-        )
-        yield from self._of_strategies(*(each for each in placed if each not in first))
-
-    def _of_strategies(
-        self, *strategies: Strategy, repairs_all: bool = False
-    ) -> Iterator[Schedule]:
-        for strategy in strategies:
-            if strategy.seconds(self.pipeline) < seconds_left():
-                yield from self._of_strategy(strategy, repairs_all=repairs_all)
+        """Schedules as in `usual` of the other strategies of the placement."""
+        first = (*self._usual, self._zero_bubble)
+        for strategy in registry().values():
+            if strategy.placement == self._zero_bubble.placement and strategy not in first:
+                yield from self._of_strategy(strategy)
 
     @property
     def usual_strategy(self) -> Strategy:
         """The first strategy of `usual`."""
-        return self.own_strategy or resolve(USUAL[self.pipeline.resolved_placement])
+        return self._usual[0]
 
     @property
     def _usual(self) -> tuple[Strategy, ...]:
-        """The usual strategy, and that with overlapped pairs if these have times of their own."""
-        if self.own_strategy or self.pipeline.overlap is None:
-            return (self.usual_strategy,)
-        return self.usual_strategy, resolve(OVERLAPPED[self.pipeline.resolved_placement])
+        """The only strategy, or the usual one, and that of overlapped pairs if there are any."""
+        if self.own_strategy is not None:
+            return (self.own_strategy,)
+        tables = (USUAL,) if self.pipeline.overlap is None else (USUAL, OVERLAPPED)
+        return tuple(resolve(table[self.pipeline.resolved_placement]) for table in tables)
+
+    @property
+    def _zero_bubble(self) -> Strategy:
+        return resolve(ZERO_BUBBLE[self.pipeline.resolved_placement])
 
     def _of_strategy(self, strategy: Strategy, *, repairs_all: bool = False) -> Iterator[Schedule]:
         kind = BackwardKind.WHOLE if strategy.fused else BackwardKind.SPLIT
         order_is_open = Decisions.ORDER in self.pipeline.open_decisions
-        if self.backward_kind not in (BackwardKind.MIXED, kind) or order_is_open:
+        is_late = strategy.seconds(self.pipeline) > seconds_left()
+        if self.backward_kind not in (BackwardKind.MIXED, kind) or order_is_open or is_late:
             return
-        options = strategy.own_options(self.options)
+        options, over_limits = strategy.own_options(self.options), list[Schedule]()
         with suppress(NotApplicableError), not_applicable():
-            over_limits: list[Schedule] = []
-            choices_of = by_rules if repairs_all else _with_layer_choices
-            for partitioned in self._partitioned():
-                over: list[Schedule] = []
-                for pipeline in choices_of(partitioned):
-                    checkpoint()
-                    placed = strategy.apply(pipeline, options)
-                    schedule = own_schedule(strategy, placed, self.objective, options)
-                    if schedule.pipeline.layout != self.pipeline.layout:
-                        return
-                    if schedule.fits_limits:
-                        yield checked(schedule)
-                        break
-                    over.append(schedule)
-                over_limits += over if repairs_all else over[-1:]
+            for pipeline in chain.from_iterable(map(by_rules, self._partitioned())):
+                checkpoint()
+                placed = strategy.apply(pipeline, options)
+                schedule = own_schedule(strategy, placed, self.objective, options)
+                if schedule.pipeline.layout != self.pipeline.layout:
+                    return
                 if schedule.fits_limits:
+                    yield checked(schedule)
                     break
+                over_limits.append(schedule)
             if is_of_kind(schedule.kind, kind) and (repairs_all or not schedule.fits_limits):
                 yield from filter(None, (self._repaired(each, kind) for each in over_limits))
 
@@ -159,26 +149,13 @@ class FirstSchedules(NamedTuple):
             return
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
         layers = pipeline.model, pipeline.num_stages, speeds
-        accepted: set[Counts] = set()
-        for rule in (balanced, balanced_late):
-            counts = rule(*layers)
-            if counts not in accepted and self._accepts(counts):
-                accepted.add(counts)
-                yield pipeline.with_partition(counts)
+        own = dict.fromkeys(rule(*layers) for rule in (balanced, balanced_late))
+        accepted = [*filter(self._accepts, own)] or [*filter(self._accepts, all_by_rule(*layers))][
+            :1
+        ]
         if not accepted:
-            for counts in filter(self._accepts, all_by_rule(*layers)):
-                yield pipeline.with_partition(counts)
-                return
             raise NotApplicableError("partition: the runtime supports no partition by rule")
+        yield from map(pipeline.with_partition, accepted)
 
     def _accepts(self, counts: Counts) -> bool:
         return self.accepts_partition is None or self.accepts_partition(counts)
-
-
-def _with_layer_choices(balanced: Pipeline) -> Iterator[Pipeline]:
-    """The pipelines whose recompute and offload follow a rule; neither only if 1F1B may fit."""
-    neither, *further = by_rules(balanced)
-    limits = balanced.limits
-    if limits is None or not further or neither.peak_of_1f1b <= max(limits):
-        yield neither
-    yield from further
