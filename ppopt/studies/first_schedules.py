@@ -132,12 +132,12 @@ def usual_schedules(
     needed: float = 0,
 ) -> list[Schedule]:
     """Schedules of the usual strategies of all configurations, in a share of the time left."""
-    found: list[Schedule] = []
+    schedules: list[Schedule] = []
     with part(options.params.plan.first_schedules):
         usual = [(FirstSchedules.usual, [*space])]
         for _, schedule in first_schedules(space, usual, objective, kind, needed=needed):
-            found.append(schedule)
-    return found
+            schedules.append(schedule)
+    return schedules
 
 
 @shield()
