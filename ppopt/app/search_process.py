@@ -17,7 +17,8 @@ from ppopt.solver.result import Progress, Result
 
 POLL = 0.1
 """Maximum seconds between two messages."""
-IDENTITY = "search"
+_SEARCH = 0
+"""Id of the only task of the engine."""
 
 
 class Task(NamedTuple):
@@ -29,11 +30,6 @@ class Task(NamedTuple):
     time_limit: float
     workers: int
     seed: int
-
-    @property
-    def identity(self) -> str:
-        """Text of this search alone."""
-        return IDENTITY
 
     def perform(self, link: Link) -> SearchDone:
         """Search, until the link ends it."""
@@ -50,7 +46,7 @@ class SearchProcess:
 
     def __init__(self, task: Task) -> None:
         self._engine = SearchEngine(1)
-        self._engine.submit(IDENTITY, task)
+        self._engine.submit(_SEARCH, task)
 
     async def messages(self) -> AsyncIterator[Progress | Result | None]:
         """Its progress as it comes, None if there is none yet, and last its result.
@@ -58,7 +54,7 @@ class SearchProcess:
         Raises InputError if there is nothing to search, RunError if the process fails.
         """
         while not (ended := await asyncio.to_thread(self._engine.wait, POLL)):
-            yield self._engine.states.get(IDENTITY)
+            yield self._engine.states.get(_SEARCH)
         ((_, done),) = ended
         if not isinstance(done, SearchDone):
             raise RunError(f"search: {done.failed}")

@@ -253,6 +253,8 @@ class _ParallelSearch:
         """Search the most promising combinations until none is open, or time is up."""
 
         def ends() -> bool:
+            if self._engine.states:
+                self._announce()
             self._stopped = interrupts.pressed() or self._is_late
             return self._stopped
 
@@ -269,7 +271,7 @@ class _ParallelSearch:
             following = partial(next, self._first_tasks(further=further), None)
             with part(share):
                 at_once = len(self.rows) if further else None
-                run_tasks(self._engine, following, self._take_first, at_once=at_once)
+                run_tasks(self._engine, following, self._take, at_once=at_once)
 
     def _first_tasks(self, *, further: bool) -> Iterator[tuple[int, FirstTask]]:
         for index in self._open():
@@ -382,11 +384,11 @@ class _ParallelSearch:
         left, turn = seconds_left(), self._turn(index)
         is_last = left < 2 * turn or len(waiting) + self._engine.busy <= self._engine.slots
         seconds, improvement = (left, LAST_IMPROVEMENT) if is_last else (turn, 1.0)
-        self._running.add(index)
         return index, self._task(index, max(MIN_SECONDS, seconds), improvement)
 
     def _task(self, index: int, seconds: float, first_improvement: float) -> CombinationTask:
-        """Search of a combination."""
+        """Search of a combination, which runs from now on."""
+        self._running.add(index)
         row = self.rows[index]
         key = None if self._stored is None else self._stored.keys[row.parallelism]
         return CombinationTask(
@@ -395,35 +397,37 @@ class _ParallelSearch:
         )  # fmt: skip
 
     def _announce(self) -> None:
-        """Report the best value and the bound so far."""
-        bound, best = self.lower_bound or ZERO, self.best
+        """Report the best value, also of running searches, and the bound so far."""
+        running = (state.value for state in self._engine.states.values())
+        bound, best = self.lower_bound or ZERO, min_known((self.best, *running))
         per_unit = exact.common_denominator((bound, best or ZERO))
         value = None if best is None else int(best * per_unit)
         self._request.announce(
             Progress(self._request.spent, "combinations", value, int(bound * per_unit), per_unit)
         )
 
-    def _take_first(self, ended: Ended) -> None:
-        """Process the outcomes of evaluations; a combination whose evaluation failed stays open."""
+    def _take(self, ended: Ended) -> None:
+        """Process the outcomes of evaluations and searches.
+
+        A combination whose evaluation failed stays open.
+        """
         for index, done in ended:
+            row, searched = self.rows[index], index in self._running
+            self._running.discard(index)
             if isinstance(done, CombinationDone) and done.state is not None:
-                self.rows[index] = replace(self.rows[index], state=done.state)
+                self.rows[index] = replace(row, state=done.state, failed=None)
+                if searched:
+                    self._note_turn(index, row.value, done)
+            elif searched and (done.failed or not self._stopped):
+                failed = done.failed or "its search was cancelled"
+                self.rows[index] = replace(row, failed=failed)
             self._announce()
 
-    def _take(self, ended: Ended) -> None:
-        """Process the outcomes of searches."""
-        for index, done in ended:
-            self._running.discard(index)
-            before = self.rows[index].value
-            row = replace(self.rows[index], failed=done.failed)
-            if isinstance(done, CombinationDone) and done.state is not None:
-                row = replace(row, state=done.state)
-                if before is not None and row.value is not None:
-                    gain = float(1 - row.value / before)
-                    self._gains[index] = (self._gains.get(index, FIRST_GAIN) + gain) / 4
-                if self._stored is not None:
-                    self._stored.save(row.parallelism, done)
-            elif done.failed is None and not self._stopped:
-                row = replace(row, failed="its search was cancelled")
-            self.rows[index] = row
-            self._announce()
+    def _note_turn(self, index: int, before: Fraction | None, done: CombinationDone) -> None:
+        """Store the state of a combination after a turn, and estimate the gain of the next."""
+        row = self.rows[index]
+        if before is not None and row.value is not None:
+            gain = float(1 - row.value / before)
+            self._gains[index] = (self._gains.get(index, FIRST_GAIN) + gain) / 4
+        if self._stored is not None:
+            self._stored.save(row.parallelism, done)

@@ -36,7 +36,6 @@ from ppopt.studies.plan_space import (
 )
 from ppopt.studies.quick_bound import quick_bound
 from ppopt.studies.records import one_line
-from ppopt.versions import version
 
 
 class Combination(NamedTuple):
@@ -156,11 +155,6 @@ class SetUpTask:
     choices: PlanArguments
     parallelism: Parallelism
     workers = 1
-
-    @property
-    def identity(self) -> str:
-        """Text of everything that the result depends on."""
-        return repr((version(), self.space, self.choices, self.parallelism))
 
     @shield()
     def perform(self, _: Link = ALONE) -> SetUpDone:

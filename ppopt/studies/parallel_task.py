@@ -115,12 +115,6 @@ class FirstTask:
     run."""
     workers = 1
 
-    @property
-    def identity(self) -> str:
-        """Text of everything that the result depends on."""
-        known = [row.step for row in self.state.first]
-        return repr((version(), space_text(self.space), known, self.seconds))
-
     def perform(self, _: Link = ALONE) -> CombinationDone:
         """Evaluate strategies; the outcome includes the known rows."""
         rows, further = [*self.state.first], self.seconds is not None
@@ -155,15 +149,6 @@ class CombinationTask:
     def workers(self) -> int:
         """Number of processors that the search uses."""
         return self.options.workers
-
-    @property
-    def identity(self) -> str:
-        """Text of everything that the result depends on."""
-        state = self.state
-        return repr((
-            version(), self.key, space_text(self.space), state.lower_bound, state.value,
-            state.seconds, self.seconds, self.known_value, self.first_improvement, self.options,
-        ))  # fmt: skip
 
     def perform(self, link: Link = ALONE) -> CombinationDone:
         """Search the combination."""

@@ -39,11 +39,6 @@ class SweepTask:
         """Number of processors that the job uses."""
         return self.job.workers
 
-    @property
-    def identity(self) -> str:
-        """Text of everything that the result depends on."""
-        return repr((self.job.key, self.job, self.job.pipeline.spelled_out()))
-
     def perform(self, _: Link = ALONE) -> SweepDone:
         """Reuse the stored result if it is sound and enough, else search or evaluate.
 

@@ -316,7 +316,6 @@ class Returned:
 
     done: SearchDone
     workers = 1
-    identity = "returned"
 
     def perform(self, _: Link) -> SearchDone:
         return self.done

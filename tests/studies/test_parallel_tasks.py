@@ -158,6 +158,20 @@ def test_an_engine_of_several_slots_has_the_same_best_and_sound_bounds() -> None
     assert plan.value == uninterrupted().value
 
 
+def test_progress_has_the_best_value_of_running_searches() -> None:
+    """Also before their turns end."""
+
+    class Running(DirectEngine):
+        """Engine on which a search has a step of 1/1000."""
+
+        states: Any = {0: Progress(0.0, "", 1, 0, 1000)}  # noqa: RUF012
+
+    states = list[Progress]()
+    plan = planned(engine=Running(), progress=states.append)
+    assert min(state.value for state in states if state.value is not None) == Fraction(1, 1000)
+    assert plan.value == uninterrupted().value
+
+
 def test_a_lost_search_keeps_its_bound() -> None:
     """The searches of the best combination are lost: its work over its devices is its bound."""
     best = uninterrupted().best
@@ -355,9 +369,9 @@ def test_turns_double_until_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
     for module in (solve_options, cancellation, parallel_plan):
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now[0]))
     monkeypatch.setattr(CombinationTask, "perform", perform)
-    monkeypatch.setattr(parallel_plan, "FIRST_TURN_SHARE", 0.25)
+    monkeypatch.setattr(parallel_plan, "FIRST_TURN_SHARE", 0.3)
     plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=100)
-    assert turns == [25, 25, 50]
+    assert turns == [30, 30, 40]
 
 
 def test_the_next_turn_has_the_largest_expected_improvement_per_second() -> None:
@@ -368,6 +382,7 @@ def test_the_next_turn_has_the_largest_expected_improvement_per_second() -> None
 
     def in_vain(index: int) -> None:
         row = search.rows[index]
+        search._running.add(index)
         search._take([(index, CombinationDone(state=row.state._replace(seconds=3.5)))])
 
     def in_order() -> list[int]:

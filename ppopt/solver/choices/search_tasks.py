@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from typing import NamedTuple
-from uuid import uuid4
 
 from ppopt.cancellation import shield, within
 from ppopt.errors import VerificationError
@@ -77,11 +76,6 @@ class SearchTask(NamedTuple):
     def workers(self) -> int:
         """Number of processors that the search uses."""
         return self.options.workers
-
-    @property
-    def identity(self) -> str:
-        """Text of this search alone: its result depends on the cutoffs that it receives."""
-        return str(uuid4())
 
     def detached(self, workers: int) -> SearchTask:
         """The search in another process, with so many workers."""

@@ -12,6 +12,7 @@ worker ADDRESS --nthreads 4 --resources threads=4`.
 from __future__ import annotations
 
 import hashlib
+import pickle
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -33,8 +34,6 @@ if TYPE_CHECKING:
 
 RESOURCE = "threads"
 """Dask resource: a search needs one unit per worker thread, if the machines declare it."""
-AHEAD = 3
-"""Tasks per thread of the cluster that are submitted: workers fetch the next one ahead of time."""
 MIN_SUBMITTED = 16
 """Minimum number of submitted tasks, for a cluster whose workers have not started yet."""
 LOOK = 5.0
@@ -70,6 +69,9 @@ class DaskEngine(Engine):
     A task that raises an unexpected exception is retried `retries` times.
     """
 
+    ahead = 3
+    """Workers fetch the next task ahead of time."""
+
     def __init__(self, client: Client, retries: int) -> None:
         from distributed import as_completed  # noqa: PLC0415  an extra, slow to load
 
@@ -89,8 +91,7 @@ class DaskEngine(Engine):
     @property
     def free(self) -> int:
         """Number of tasks that it can accept now."""
-        self._look()
-        return max(MIN_SUBMITTED, AHEAD * self._slots) - self.busy
+        return max(super().free, MIN_SUBMITTED - self.busy)
 
     @property
     def slots(self) -> int:
@@ -109,7 +110,7 @@ class DaskEngine(Engine):
 
     def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
         """Submit a task, under a key of everything that its result depends on."""
-        digest = hashlib.sha256(task.identity.encode()).hexdigest()
+        digest = hashlib.sha256(pickle.dumps((self._version, task))).hexdigest()
         future = self._client.submit(
             _perform,
             task,

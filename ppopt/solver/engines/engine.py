@@ -56,10 +56,6 @@ class TaskProtocol(Protocol):
     def workers(self) -> int:
         """Number of processors that it uses."""
 
-    @property
-    def identity(self) -> str:
-        """Text that is equal only for units of work with interchangeable results."""
-
     def perform(self, link: Link, /) -> Done:
         """Run; raises nothing that is no bug."""
 
@@ -67,9 +63,13 @@ class TaskProtocol(Protocol):
 class Engine(Protocol):
     """Runs tasks; a task that cannot be run returns as failed."""
 
+    ahead: int = 1
+    """Maximum number of tasks of a slot: the running one, and those that wait for it."""
+
     @property
     def free(self) -> int:
         """Number of tasks that it can accept now."""
+        return self.ahead * self.slots - self.busy
 
     @property
     def slots(self) -> int:
@@ -121,11 +121,6 @@ class DirectEngine(Engine):
     def busy(self) -> int:
         """Number of tasks submitted and not returned."""
         return len(self._tasks)
-
-    @property
-    def free(self) -> int:
-        """Number of tasks that it can accept now."""
-        return 1 - self.busy
 
     def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
         """Submit a task."""

@@ -22,9 +22,6 @@ from ppopt.solver.engines.engine import STOPPED, Done, Ended, Engine, TaskId, Ta
 from ppopt.solver.engines.worker import OUT_OF_MEMORY
 from ppopt.solver.result import Progress
 
-AHEAD = 2
-"""Maximum number of tasks of a process: one that runs and one that waits, so that it never
-idles."""
 _MODULE = "ppopt.solver.engines.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
 
@@ -76,6 +73,9 @@ class LocalEngine(Engine):
     started. Raises InputError if the system has no processes.
     """
 
+    ahead = 2
+    """A process never idles."""
+
     def __init__(self, jobs: int, retries: int, max_starts: float = inf) -> None:
         if jobs < 1:
             raise InputError(f"jobs: {jobs} is below 1")
@@ -96,11 +96,6 @@ class LocalEngine(Engine):
         """Number of tasks submitted and not returned."""
         assigned = sum(len(worker.tasks) for worker in self.workers)
         return len(self._ended) + len(self._retried) + assigned
-
-    @property
-    def free(self) -> int:
-        """Number of tasks that it can accept now."""
-        return AHEAD * self.slots - self.busy
 
     @property
     def slots(self) -> int:
