@@ -109,22 +109,22 @@ def plan_parallelism(
         time_limit, workers, seed, progress=progress, params=params, began=began
     )
     with ExitStack() as stack:
-        own, searching = engine is None, options
+        own, is_small = engine is None, space.size < MIN_PROCESS_SIZE
         if engine is None:
-            size = space.size if space.size >= MIN_PROCESS_SIZE else 1
-            engine, searching = _own_engine(stack, options, size)
+            engine = stack.enter_context(closing(_own_engine(options)))
         with shield() if study is not None else options.scope(), part(DERIVING_SHARE):
-            known = SetUp(space, choices, engine)
+            known = SetUp(space, choices, DirectEngine() if own and is_small else engine)
         if not known.combinations:
             raise InputError(f"no parallelism is left: {next(iter(known.skipped.values()))}")
         stored = None
         if study is not None:
             storage = stack.enter_context(Storage(study.storage))
             stored = CombinationStorage(storage, study, space, known.spaces, options)
-        if own and (engine.slots == 1 or engine.slots > len(known.combinations)):
-            engine.close()
-            engine, searching = _own_engine(stack, options, len(known.combinations))
-        search = _ParallelSearch(known, searching, engine, stored)
+        if own:
+            slots = min(engine.slots, len(known.combinations))
+            engine = engine if slots > 1 else DirectEngine(options.progress)
+            options = replace(options, workers=options.workers // slots)
+        search = _ParallelSearch(known, options, engine, stored)
         search.run()
     best, lower_bound = search.best, search.lower_bound
     rows = sorted(search.rows, key=lambda row: row.sort_key)
@@ -133,25 +133,17 @@ def plan_parallelism(
     rows[best_planned] = _with_current(rows[best_planned], choices.current)
     return ParallelPlan(
         space, Status.of(best, lower_bound), tuple(rows), lower_bound, known.skipped,
-        searching.provenance, options.spent, storage=None if stored is None else stored.report,
+        options.provenance, options.spent, storage=None if stored is None else stored.report,
         least_memory=least_memory,
     )  # fmt: skip
 
 
-def _own_engine(
-    stack: ExitStack, options: SolveOptions, num_rows: int
-) -> tuple[Engine, SolveOptions]:
-    """Engine of a plan with so many combinations, and the options of a search of each.
-
-    With several workers these are processes, unless they would take longer to start than they
-    save.
-    """
-    slots = min(options.workers, num_rows, MAX_PROCESSES)
-    seconds_to_go = options.time_limit - options.spent
+def _own_engine(options: SolveOptions) -> Engine:
+    """Engine of a plan: processes if there are several workers, and time to start them."""
+    slots, seconds_to_go = min(options.workers, MAX_PROCESSES), options.time_limit - options.spent
     if slots < 2 or seconds_to_go < MIN_PROCESS_SECONDS or interpreter() is None:
-        return DirectEngine(options.progress), options
-    engine = stack.enter_context(closing(LocalEngine(slots, RETRIES)))
-    return engine, replace(options, workers=options.workers // slots)
+        return DirectEngine()
+    return LocalEngine(slots, RETRIES)
 
 
 def _least_memory(spaces: Mapping[Parallelism, PlanSpace]) -> tuple[Parallelism, FirstRow] | None:

@@ -7,7 +7,6 @@ import signal
 import sqlite3
 import time
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from dataclasses import replace
 from fractions import Fraction
 from functools import cache
@@ -304,37 +303,42 @@ def test_processes_have_the_same_best(jobs: int, study: StudyOptions) -> None:
 
 
 @pytest.mark.parametrize(
-    ("workers", "seconds", "rows", "slots"),
-    [(1, 60, 9, 1), (4, 5, 9, 1), (4, 60, 1, 1), (4, 60, 3, 3), (64, 60, 99, 16)],
+    ("workers", "seconds", "slots"), [(1, 60, 1), (4, 5, 1), (4, 60, 4), (64, 60, 16)]
 )
-def test_processes_are_for_several_workers_combinations_and_seconds(
-    workers: int, seconds: float, rows: int, slots: int
+def test_processes_are_for_several_workers_and_seconds(
+    workers: int, seconds: float, slots: int
 ) -> None:
-    """Else combinations are searched in this process, each with all workers."""
-    with ExitStack() as stack:
-        options = SolveOptions(time.monotonic(), seconds, workers, time_limit=seconds)
-        engine, own = _own_engine(stack, options, rows)
-        assert engine.slots == slots
-        assert own.workers == workers // slots
+    """Else combinations are searched in this process."""
+    options = SolveOptions(time.monotonic(), seconds, workers, time_limit=seconds)
+    assert _own_engine(options).slots == slots
+
+
+class WideEngine(DirectEngine):
+    """Engine with more slots than combinations, and its tasks."""
+
+    slots = 99
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.every: list[TaskProtocol] = []
+
+    def submit(self, task_id: int, task: TaskProtocol) -> None:
+        self.every.append(task)
+        super().submit(task_id, task)
 
 
 @pytest.mark.parametrize("many", [False, True])
 def test_processes_set_up_many_combinations_alone(
     many: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Few are set up in this process before processes would have started."""
-    numbers: list[int] = []
-
-    def own_engine(
-        _: ExitStack, options: SolveOptions, number: int
-    ) -> tuple[DirectEngine, SolveOptions]:
-        numbers.append(number)
-        return DirectEngine(), options
-
-    monkeypatch.setattr(parallel_plan, "_own_engine", own_engine)
+    """Few are set up in this process before processes start. Each search has equal workers."""
+    engine = WideEngine()
+    monkeypatch.setattr(parallel_plan, "_own_engine", lambda _: engine)
     monkeypatch.setattr(parallel_plan, "MIN_PROCESS_SIZE", space().size + (not many))
-    plan = planned()
-    assert numbers == [space().size if many else 1, len(plan.rows)]
+    plan = plan_parallelism(space(), ONE_ORDER, workers=99, time_limit=600)
+    assert any(isinstance(task, SetUpTask) for task in engine.every) is many
+    searches = [task for task in engine.every if isinstance(task, CombinationTask)]
+    assert {task.workers for task in searches} == {99 // len(plan.rows)}
 
 
 def test_an_evaluation_that_fails_leaves_its_combination_open() -> None:

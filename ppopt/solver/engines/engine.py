@@ -16,8 +16,8 @@ from ppopt.versions import version
 
 PAUSE = 0.05
 """Seconds between two checks for the end."""
-STOPPING, GRACE = 10.0, 2.0
-"""Seconds within which stopped tasks must end: after the first and the second Ctrl-C."""
+STOPPING = 10.0
+"""Seconds within which stopped tasks must end."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +148,7 @@ def run_tasks(
     ends: Callable[[], bool] = lambda: interrupts.pressed(2),
     *,
     at_once: int | None = None,
-    grace: float = STOPPING,
+    grace: float | None = None,
 ) -> None:
     """Submit tasks and process their outcomes, until the engine has none or `ends` says so.
 
@@ -156,7 +156,8 @@ def run_tasks(
     engine can accept a task; with `at_once`, while it runs fewer tasks, none of which waits.
 
     By default `ends` is a second Ctrl-C. Tasks are then stopped, as they are if `following` is
-    ended by a scope, and results that arrive within `grace` seconds are processed.
+    ended by a scope, and results that arrive within `grace` seconds are processed. Without `grace`,
+    this takes at most `STOPPING` seconds, and a second Ctrl-C does not wait for results.
     """
     try:
         with suppress(TimeoutError):
@@ -172,10 +173,9 @@ def run_tasks(
                     return
                 take(engine.wait(PAUSE))
         engine.stop()
-        since = time.monotonic()
-        while engine.busy:
-            allowed = min(grace, GRACE) if interrupts.pressed(2) else grace
-            if time.monotonic() >= since + allowed:
+        end = time.monotonic() + (STOPPING if grace is None else grace)
+        while engine.busy and time.monotonic() < end:
+            if grace is None and interrupts.pressed(2):
                 return
             take(engine.wait(PAUSE))
     finally:
