@@ -15,6 +15,7 @@ from ppopt import Objective, RowStatus
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.partition import even
 from ppopt.problem.problem import Problem
 from ppopt.report.parallel import describe_parallel_plan
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
@@ -23,8 +24,10 @@ from ppopt.strategies import Options
 from ppopt.studies.evaluate import evaluate, objective_value, peak_memory
 from ppopt.studies.first_schedules import (
     FirstRow,
+    Step,
     best_of_each,
     first_rows,
+    in_best_configuration,
     usual_schedules,
     with_few_layers,
 )
@@ -346,3 +349,21 @@ def test_strategies_of_a_plan_have_its_options() -> None:
     search = PlanSearch(*arguments, usual_schedules(*arguments))
     (row,) = (row for row in search.plan().rows if row.configuration.strategy == "interleaved")
     assert row.schedule is not None and row.schedule.origin.options == {"group_size": 8}
+
+
+@pytest.mark.parametrize("step", [with_few_layers, in_best_configuration])
+def test_the_best_configuration_has_a_partition_that_the_runtime_supports(step: Step) -> None:
+    """Only the even partition; others would be faster."""
+    heavy = replace(LAYERS.layers[0], forward=12, backward=24)
+    pipeline = replace(LAYERS, layers=(heavy, *LAYERS.layers[1:])).pipeline(
+        devices=3, batches=8, partition="search", recompute="search", mem_limit=ALL
+    )
+    supported = even(pipeline.model, 3)
+    (anywhere,) = step(FirstSchedules(pipeline, Objective.MAKESPAN))
+    (schedule,) = step(
+        FirstSchedules(
+            pipeline, Objective.MAKESPAN, accepts_partition=lambda counts: counts == supported
+        )
+    )
+    assert anywhere.pipeline.counts != supported
+    assert schedule.pipeline.counts == supported and ppopt.verify(schedule) == []

@@ -105,7 +105,8 @@ class FirstSchedules(NamedTuple):
             return
         options, over_limits = strategy.own_options(self.options), list[Schedule]()
         with suppress(NotApplicableError), not_applicable():
-            for pipeline in chain.from_iterable(map(by_rules, self._partitioned())):
+            choices_of = by_rules if repairs_all else _with_layer_choices
+            for pipeline in chain.from_iterable(map(choices_of, self._partitioned())):
                 checkpoint()
                 placed = strategy.apply(pipeline, options)
                 schedule = own_schedule(strategy, placed, self.objective, options)
@@ -159,3 +160,12 @@ class FirstSchedules(NamedTuple):
 
     def _accepts(self, counts: Counts) -> bool:
         return self.accepts_partition is None or self.accepts_partition(counts)
+
+
+def _with_layer_choices(balanced: Pipeline) -> Iterator[Pipeline]:
+    """The pipelines whose recompute and offload follow a rule; neither only if 1F1B may fit."""
+    neither, *further = by_rules(balanced)
+    limits = balanced.limits
+    if limits is None or not further or neither.peak_of_1f1b <= max(limits):
+        yield neither
+    yield from further
