@@ -61,7 +61,7 @@ def _after(
     strategy = first.usual_strategy
     with suppress(NotApplicableError):
         search = StrategySearch(
-            first.balanced if balanced else first.pipeline, strategy.name, first.objective,
+            next(first.partitioned()) if balanced else first.pipeline, strategy.name, first.objective,
             strategy.own_options(first.options), accepts_partition=first.accepts_partition,
         )  # fmt: skip
         run(search)

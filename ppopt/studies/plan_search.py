@@ -97,7 +97,7 @@ class PlanSearch:
         else:
             max_descents = params.baseline_descents
         with part(params.baseline_share), within(max_seconds):
-            self._start_from_each(self.baselines.search(max_descents=max_descents))
+            self.start_from(self.baselines.search(max_descents=max_descents))
 
     def _refine_baselines(self) -> None:
         """Continue the strategies that gains are reported over, and follow their schedules."""
@@ -105,24 +105,9 @@ class PlanSearch:
             return
         share, max_seconds = self._params.refinement_share, self.options.spent
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
-            refined = self._start_from_each(self.baselines.refine())
+            refined = self.start_from(self.baselines.refine())
         if refined:
             self._turn(share, self._search.follow_hints)
-
-    def _start_from_each(self, schedules: Iterable[Schedule]) -> int:
-        """Start from schedules as they come; return their number.
-
-        The best one of every configuration is a hint.
-        """
-        number, before = 0, [candidate.best for candidate in self._orders]
-        for schedule in schedules:
-            number += 1
-            self.start_from((schedule,), hinted=False)
-            self.tell(f"strategy {schedule.origin.strategy}")
-        for candidate, earlier in zip(self._orders, before, strict=True):
-            if candidate.schedule is not None and candidate.best is not earlier:
-                self._search.hint(candidate.schedule)
-        return number
 
     def start_from_late_baselines(self) -> None:
         """Evaluate the remaining strategies in the time left, after the search."""
@@ -146,16 +131,24 @@ class PlanSearch:
             )
             self.start_from(schedule for _, schedule in further)
 
-    def start_from(self, schedules: Iterable[Schedule], *, hinted: bool = True) -> None:
-        """Start every configuration from each of the schedules that is better than its own.
+    def start_from(self, schedules: Iterable[Schedule]) -> bool:
+        """Start every configuration from its best schedule of these; return if there are any.
 
-        `hinted`: the search follows their partitions, too.
+        Values are known as soon as a schedule is. The best ones are hints.
         """
-        for schedule in schedules:
-            for candidate in self.candidates:
-                better = candidate.contains(schedule) and candidate.take(schedule)
-                if hinted and better and candidate in self._orders:
-                    self._search.hint(schedule)
+        any_known, before = False, [candidate.best for candidate in self._orders]
+        try:
+            for schedule in schedules:
+                any_known = True
+                for candidate in self.candidates:
+                    if candidate.contains(schedule):
+                        candidate.take(schedule)
+                self.tell("strategies")
+        finally:
+            for candidate, earlier in zip(self._orders, before, strict=True):
+                if candidate.schedule is not None and candidate.best is not earlier:
+                    self._search.hint(candidate.schedule)
+        return any_known
 
     def run(self) -> Plan:
         """Search until proof, or until an enclosing scope ends."""

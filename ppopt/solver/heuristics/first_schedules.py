@@ -106,7 +106,7 @@ class FirstSchedules(NamedTuple):
         options, over_limits = strategy.own_options(self.options), list[Schedule]()
         with suppress(NotApplicableError), not_applicable():
             choices_of = by_rules if repairs_all else _with_layer_choices
-            for pipeline in chain.from_iterable(map(choices_of, self._partitioned())):
+            for pipeline in chain.from_iterable(map(choices_of, self.partitioned())):
                 checkpoint()
                 placed = strategy.apply(pipeline, options)
                 schedule = own_schedule(strategy, placed, self.objective, options)
@@ -130,15 +130,7 @@ class FirstSchedules(NamedTuple):
         repaired = timing.schedule(schedule.pipeline, orders, self.objective)
         return checked(repaired) if repaired.fits_limits else None
 
-    @property
-    def balanced(self) -> Pipeline:
-        """The pipeline with the balanced partition, or an even one if the runtime needs that.
-
-        Raises NotApplicableError if the runtime supports neither.
-        """
-        return next(self._partitioned())
-
-    def _partitioned(self) -> Iterator[Pipeline]:
+    def partitioned(self) -> Iterator[Pipeline]:
         """The pipeline with the balanced partition, and with that of more layers on late stages.
 
         Or with an even one if the runtime needs that; raises NotApplicableError if there is none.
