@@ -14,14 +14,14 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from itertools import product
 from math import inf
 from typing import Any, NamedTuple
 
 from ppopt import interrupts
-from ppopt.cancellation import Scope, equal_share, part, scope, seconds_left, shield, within
+from ppopt.cancellation import Scope, equal_share, scope, seconds_left, shield, turns, within
 from ppopt.errors import NotApplicableError
 from ppopt.loggers import logger
 from ppopt.problem.backward_kind import BackwardKind
@@ -83,7 +83,7 @@ class Evaluation:
     pipeline: Pipeline
     """Pipeline as requested; its open decisions are searched for the strategy."""
     objective: Objective
-    options: Options = field(default_factory=Options)
+    options: Options = Options()
     hints: Sequence[Pipeline] = ()
     """Pipelines whose partitions are tried first."""
     schedule: Schedule | None = None
@@ -170,21 +170,21 @@ def evaluated(
     end = time.monotonic() + search_seconds
     needs_one = at_least_one
     late = [each for each in evaluations if each.out_of_time]
-    for waiting, each in zip(reversed(range(len(late))), late, strict=True):
+    for each, turn in turns(late, lambda waiting: FIRST_SEARCH_SHARE * equal_share(waiting)):
         if each.strategy.seconds(each.pipeline) <= max_seconds and (
             needs_one or each.estimate <= seconds_left()
         ):
             with shield() if needs_one else scope(inf):
                 each.begin()
             if each.search is not None:
-                with scope(end), part(FIRST_SEARCH_SHARE * equal_share(waiting)):
+                with scope(end), turn:
                     each.descend(1)
             if each.schedule is not None:
                 needs_one = False
                 yield each
     started = [each for each in late if each.search is not None]
-    for waiting, each in zip(reversed(range(len(started))), started, strict=True):
-        with scope(end), part(equal_share(waiting)), within(MAX_SEARCH_SECONDS):
+    for each, turn in turns(started):
+        with scope(end), turn, within(MAX_SEARCH_SECONDS):
             each.descend(max_descents)
         yield each
 

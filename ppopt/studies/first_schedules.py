@@ -25,6 +25,7 @@ from ppopt.schedule.schedule import Schedule
 from ppopt.solver.heuristics.first_schedules import QUICK, FirstSchedules
 from ppopt.solver.options import SolveOptions
 from ppopt.strategies import resolve
+from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace, partitions_on
 from ppopt.studies.strategy_search import StrategySearch
@@ -58,11 +59,12 @@ def _after(
     run: Callable[[StrategySearch], None], first: FirstSchedules, *, balanced: bool = False
 ) -> Iterator[Schedule]:
     """Best schedule of the usual strategy after a search, if it fits the limits."""
-    strategy = first.usual_strategy
+    strategy, options = first.usual_strategy, first.usual_strategy.own_options(first.options)
     with suppress(NotApplicableError):
+        pipeline = next(first.partitioned()) if balanced else first.pipeline
         search = StrategySearch(
-            next(first.partitioned()) if balanced else first.pipeline, strategy.name, first.objective,
-            strategy.own_options(first.options), accepts_partition=first.accepts_partition,
+            pipeline, strategy.name, first.objective, options,
+            accepts_partition=first.accepts_partition,
         )  # fmt: skip
         run(search)
         if search.fits:
@@ -124,18 +126,16 @@ def first_schedules(
 
 
 def usual_schedules(
-    space: PlanSpace,
-    objective: Objective,
-    kind: BackwardKind,
-    options: SolveOptions,
-    *,
-    needed: float = 0,
+    space: PlanSpace, objective: Objective, kind: BackwardKind, options: SolveOptions
 ) -> list[Schedule]:
-    """Schedules of the usual strategies of all configurations, in a share of the time left."""
+    """Schedules of the usual strategies of all configurations, in a share of the time left.
+
+    Those that take `GRACE` seconds are there in any case.
+    """
     schedules: list[Schedule] = []
     with part(options.params.plan.first_schedules):
         usual = [(FirstSchedules.usual, [*space])]
-        for _, schedule in first_schedules(space, usual, objective, kind, needed=needed):
+        for _, schedule in first_schedules(space, usual, objective, kind, needed=GRACE):
             schedules.append(schedule)
     return schedules
 

@@ -31,7 +31,6 @@ from ppopt.solver.options import TIME_LIMIT, SolveOptions, checked_options
 from ppopt.solver.parameters import SolveParams
 from ppopt.solver.result import Callback, Stop
 from ppopt.strategies import Options
-from ppopt.studies.baselines import GRACE
 from ppopt.studies.current_schedule import can_start_from
 from ppopt.studies.first_schedules import least_memory_row, usual_schedules
 from ppopt.studies.plan_reports import PlanReports, share_of_reports
@@ -171,7 +170,7 @@ def _planned(
     later = share_of_reports(space, slowdown, params)
     with request.scope():
         with part(1 - params.min_memory_share - later):
-            starts = usual_schedules(space, objective, kind, request, needed=GRACE)
+            starts = usual_schedules(space, objective, kind, request)
             search = PlanSearch(space, objective, kind, request, starts)
             search.start_from_baselines()
             if current is not None and can_start_from(current):

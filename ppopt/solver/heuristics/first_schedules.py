@@ -143,9 +143,8 @@ class FirstSchedules(NamedTuple):
         speeds = tuple(pipeline.device_speed[host] for host in pipeline.hosts[0])
         layers = pipeline.model, pipeline.num_stages, speeds
         own = dict.fromkeys(rule(*layers) for rule in (balanced, balanced_late))
-        accepted = [*filter(self._accepts, own)] or [*filter(self._accepts, all_by_rule(*layers))][
-            :1
-        ]
+        even = all_by_rule(*layers)[:1]
+        accepted = [*filter(self._accepts, own)] or [*filter(self._accepts, even)]
         if not accepted:
             raise NotApplicableError("partition: the runtime supports no partition by rule")
         yield from map(pipeline.with_partition, accepted)
