@@ -83,7 +83,7 @@ class Evaluation:
     pipeline: Pipeline
     """Pipeline as requested; its open decisions are searched for the strategy."""
     objective: Objective
-    options: Options = Options()
+    options: Options
     hints: Sequence[Pipeline] = ()
     """Pipelines whose partitions are tried first."""
     schedule: Schedule | None = None
@@ -307,7 +307,7 @@ def _evaluations(
                 pipeline = pipeline_of(strategy)
                 if is_considered(strategy.apply(pipeline, Options())):
                     evaluations.append(
-                        Evaluation(strategy, pipeline, result.objective, hints=hints)
+                        Evaluation(strategy, pipeline, result.objective, Options(), hints)
                     )
     return evaluations
 
