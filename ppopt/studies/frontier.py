@@ -19,6 +19,7 @@ from ppopt.problem.grid import Grid
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
+from ppopt.solver.choices.result import known_result
 from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
@@ -102,11 +103,7 @@ class Frontier(DrivenResult, NotebookView):
         if not self.points:
             return f"Frontier({self.status.value}: {self.proof})"
         ends = (self.points[0], self.points[-1])
-        values = [point.result.value for point in ends if point.result.value is not None]
-        texts = (
-            f"{plain(value)} in {plain(point.limit)}"
-            for value, point in zip(values, ends, strict=True)
-        )
+        texts = [f"{plain(_value(point))} in {plain(point.limit)}" for point in ends]
         return f"Frontier({self.status.value}: {len(self.points)} points, {' to '.join(texts)})"
 
     def to_frame(self) -> DataFrame:
@@ -292,20 +289,15 @@ def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
         )
     assert point.schedule.pipeline.grid.time == own.problem.pipeline.grid.time, "all share ticks"
     pipeline = with_limit(point.schedule.pipeline, point.limit, own.problem.pipeline)
-    result = Result(
-        pipeline=pipeline,
-        objective=own.problem.objective,
-        backward_kind=own.problem.backward_kind,
+    schedule = point.schedule.limited(pipeline)
+    result = replace(
+        known_result(own.problem, schedule, search.options),
         status=Status.of(point.value, lower_bound),
-        schedule=None,
-        value_ticks=point.value,
         bound_ticks=lower_bound,
         proof=proof,
         certificate=proved.certificate,
-        provenance=search.options.provenance,
         solve_seconds=search.seconds(point.limit),
-    )
-    result = result.with_schedule(point.schedule.limited(pipeline))
+    ).with_schedule(schedule)
     return FrontierPoint(own.memory(point.limit), result, _is_limit_proved(search.curve, point))
 
 

@@ -135,9 +135,8 @@ class Curve:
         lowest: dict[int, int] = {}
         for limit in sorted(limits):
             values = [own.bound(limit).bound.value for own in self.placements]
-            pairs = zip(self.placements, values, strict=True)
-            feasible = [value for own, value in pairs if not own.is_infeasible(limit)]
-            lowest[min(feasible, default=max(values))] = limit
+            value = self.lower_bound(limit)
+            lowest[max(values) if value == inf else int(value)] = limit
         return [(limit, value) for value, limit in lowest.items()]
 
     def add(self, new: ParetoPoint) -> None:

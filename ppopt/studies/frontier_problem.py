@@ -33,11 +33,11 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.process_pool import ProcessPool
-from ppopt.solver.choices.search import IMPROVEMENT, ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ConfigurationSearch, Effort
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Progress, Result
+from ppopt.solver.result import Progress
 from ppopt.solver.search import search_from
 from ppopt.solver.solve import earlier_bound
 from ppopt.solver.warm_start import WarmStart
@@ -169,12 +169,11 @@ class FrontierProblem:
                 checkpoint()
                 limit = low + (high - low) * step // NUM_FIRST_LIMITS
                 schedules += self._of_strategies(limit_candidates.with_limit(pipeline, limit))
-        best: dict[int, Schedule] = {}
+        best: list[Schedule] = []
         for schedule in sorted(schedules, key=self.point):
-            value = self.point(schedule)[1]
-            if value < min(best, default=inf):
-                best[value] = schedule
-        return list(best.values())
+            if not best or self.point(schedule)[1] < self.point(best[-1])[1]:
+                best.append(schedule)
+        return best
 
     def _of_strategies(self, limited: Pipeline) -> Iterator[Schedule]:
         """Schedules of strategies, by rules and in the best configuration of the usual strategy."""
@@ -192,7 +191,7 @@ class FrontierProblem:
         schedules: Iterable[Schedule],
         options: SolveOptions,
         pool: ProcessPool,
-        effort: Effort,
+        level: float,
         *,
         target: int | None = None,
         cutoff: Value = inf,
@@ -200,7 +199,8 @@ class FrontierProblem:
         """Search within a limit in the time left, also from known schedules; return the best.
 
         If decisions are open, a further call resumes. The search ends at the target, in ticks, or
-        once values below the cutoff are excluded. `pool`: see `ConfigurationSearch`.
+        once values below the cutoff are excluded. `level` is the maximum number of rounds of all
+        methods; -1: known schedules are improved. `pool`: see `ConfigurationSearch`.
         """
         pipeline = limit_candidates.with_limit(self.problem.pipeline, limit)
         problem, known = replace(self.problem, pipeline=pipeline), self.bounds.bound(limit).bound
@@ -209,31 +209,38 @@ class FrontierProblem:
         stop = self._is_settled if self.decisions or cutoff < inf else None
         options = replace(options, stop=stop)
         if not self.decisions:
-            rounds = None if effort.level == inf else int(effort.level)
+            rounds = None if level == inf else int(level)
             own = options.with_max_rounds(rounds).in_scope(options.progress, options.stop)
             with shield():
                 result = search_from(WarmStart(schedules=starts, bound=known), problem, own)
-            return self._learned(limit, problem, result)
-        search, followed = self._searches.pop(limit, (None, ()))
-        if search is None:
-            choice = self._choice(problem, starts)
-            search = ConfigurationSearch(choice, problem, options, pool=pool)
-        search.state.cutoff = None if cutoff == inf else int(cutoff)
-        search.state.raise_open_bound(known.value)
-        for schedule in starts:
-            if not any(schedule is each for each in followed):
-                search.hint(schedule)
-        if target is not None and effort != IMPROVEMENT:
-            search.bound(options.params.frontier.bounding)
-        search.search(effort)
-        if not search.state.finished:
-            self._searches[limit] = search, starts
-        for oldest in list(self._searches)[:-MAX_RESUMED]:
-            del self._searches[oldest]
-        with shield():
-            best = self._learned(limit, problem, search.result())
-            choice = search.choice
-            return choice.schedule() if isinstance(choice, StrategySearch) and choice.fits else best
+        else:
+            search, followed = self._searches.pop(limit, (None, ()))
+            if search is None:
+                choice = self._choice(problem, starts)
+                search = ConfigurationSearch(choice, problem, options, pool=pool)
+            search.state.cutoff = None if cutoff == inf else int(cutoff)
+            search.state.raise_open_bound(known.value)
+            for schedule in starts:
+                if not any(schedule is each for each in followed):
+                    search.hint(schedule)
+            params = options.params.frontier
+            if target is not None and level >= 0:
+                search.bound(params.bounding)
+            quick = inf if level == inf else params.quick * 2**level
+            search.search(Effort(level, quick))
+            if search.state.infeasible:
+                search.state.cutoff = None
+                search.bound(1.0)  # the proof names the minimum limit
+            if not search.state.finished:
+                self._searches[limit] = search, starts
+            for oldest in list(self._searches)[:-MAX_RESUMED]:
+                del self._searches[oldest]
+            with shield():
+                result = search.result()
+                if isinstance(search.choice, StrategySearch) and search.choice.fits:
+                    result = replace(result, schedule=search.choice.schedule())
+        self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
+        return result.schedule
 
     def _choice(self, problem: Problem, starts: Sequence[Schedule]) -> Choice:
         """The configurations within a limit."""
@@ -242,11 +249,6 @@ class FrontierProblem:
         choice = choice_of(problem)
         assert choice is not None
         return choice
-
-    def _learned(self, limit: int, problem: Problem, result: Result) -> Schedule | None:
-        """The schedule of a result, whose bound holds within a limit."""
-        self.bounds.learn(limit, earlier_bound(problem, result), result.proof)
-        return result.schedule
 
     def _is_settled(self, state: Progress) -> bool:
         """Whether the target is reached, or values below the cutoff are excluded."""

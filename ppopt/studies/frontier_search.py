@@ -13,7 +13,7 @@ schedules.
 
 from __future__ import annotations
 
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -24,7 +24,6 @@ from math import inf
 from ppopt.cancellation import equal_part, over, part, seconds_left, shield, turns, within
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.process_pool import ProcessPool
-from ppopt.solver.choices.search import ANY_EFFORT, IMPROVEMENT, Effort
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.parameters import FrontierParams
 from ppopt.solver.result import Callback, Progress
@@ -55,8 +54,8 @@ class ParetoSearch:
     max_level: int | None = None
     """Maximum number of rounds of a search: the first search of a limit has no rounds of all
     methods, every further one has one more. None: searches are limited by seconds."""
-    goal: int | None = None
-    """Value to reach with less memory, in ticks; None: the best value found."""
+    goal: int = 0
+    """Value to reach with less memory, in ticks; the best value found if that is larger."""
     curve: Curve = field(init=False)
     """Schedules found and bounds proved."""
     turns: defaultdict[int, LimitTurns] = field(
@@ -88,10 +87,8 @@ class ParetoSearch:
             self._turn(self._last)
             with part(self._params.edge):
                 self._minimize_memory()
-            while seconds_left() > self._params.min_seconds:
-                index = self._next()
-                if index is None:
-                    return
+            min_seconds = self._params.min_seconds
+            while seconds_left() > min_seconds and (index := self._next()) is not None:
                 self._turn(index)
 
     def _next(self) -> int | None:
@@ -105,8 +102,7 @@ class ParetoSearch:
         """Limits of a segment to search, with the area between value and bound per second.
 
         These are the middle of the widest range without a search, and the limits that were searched
-        before; if schedules are improved, also the peak of the best one. Above the last limit there
-        is no other: its range counts as one of mean width.
+        before; if schedules are improved, also the peak of the best one.
         """
         points, (first, last, value, lower_bound) = self.curve.points, segment
         tried = self._tried(first, last)
@@ -117,8 +113,6 @@ class ParetoSearch:
             height = (points[0].value if points else 1) / self._factor(len(tried))
         elif self._by_clock:
             tried = [first, *(index for index in tried if index != first)]
-        if last == self._last:
-            width = max(width, len(self.curve.limits) // max(1, len(points)))
         if gap > 1:
             yield gap // 2 - start, height * gap
         for index in tried:
@@ -165,7 +159,7 @@ class ParetoSearch:
 
     def _minimize_memory(self) -> None:
         """Minimise memory at the goal, by bisection."""
-        while seconds_left() > self._params.min_seconds:
+        while self.curve.points and seconds_left() > self._params.min_seconds:
             index = self._edge_index()
             if index is None or self.turns[index].exhausted:
                 return
@@ -175,25 +169,10 @@ class ParetoSearch:
         """The first problem to which a schedule belongs."""
         return next(problem for problem in self.problems if problem.comparable(schedule))
 
-    def _edge(self) -> tuple[int, int] | None:
-        """Bracket of the minimum limit: indices of a limit without the goal and of one with it.
-
-        None if there is no schedule, or if the second is proved to be the minimum.
-        """
-        if not self.curve.points:
-            return None
-        goal, limits = self._goal, self.curve.limits
-        high = bisect_left(limits, self.min_memory_point.limit)
-        low = bisect_left(
-            range(high), True, key=lambda index: self.curve.lower_bound(limits[index]) <= goal
-        )
-        return (low - 1, high) if low < high else None
-
     @property
     def _goal(self) -> int:
         """Value to reach with less memory."""
-        best = self.curve.points[-1].value
-        return best if self.goal is None else max(best, self.goal)
+        return max(self.curve.points[-1].value, self.goal)
 
     @property
     def min_memory_point(self) -> ParetoPoint:
@@ -203,22 +182,35 @@ class ParetoSearch:
     @property
     def min_limit(self) -> int:
         """Smallest limit that may allow the goal, in ticks."""
-        edge = self._edge()
-        return self.min_memory_point.limit if edge is None else self.curve.limits[edge[0] + 1]
+        return min(self.min_memory_point.limit, self.curve.limits[self._edge[0]])
+
+    @property
+    def _edge(self) -> tuple[int, int]:
+        """Indices of the smallest limit that may allow the goal, and of one that does."""
+        goal, limits = self._goal, self.curve.limits
+        high = bisect_left(limits, self.min_memory_point.limit)
+        low = bisect_left(
+            range(high), True, key=lambda index: self.curve.lower_bound(limits[index]) <= goal
+        )
+        return low, high
 
     def _edge_index(self) -> int | None:
-        """Limit of the bracket to search next; None: the minimum is proved.
+        """Limit to search next for the goal; None: the minimum is proved.
 
         A limit that was not decided counts as one without the goal, until the bracket is short.
-        Then the limits of the bracket are searched longer.
+        Then the limits of the bracket are searched longer. A short search of a large problem begins
+        at the known minimum: its steps double while limits reach the goal.
         """
-        edge = self._edge()
-        if edge is None:
+        limits, (low, high) = self.curve.limits, self._edge
+        if low == high:
             return None
-        limits, (low, high) = self.curve.limits, edge
-        undecided = self._tried(low + 1, high - 1)
-        start = max(undecided, default=low)
+        undecided = self._tried(low, high - 1)
+        start = max(undecided, default=low - 1)
         middle = (start + high) // 2
+        if self._by_clock and self.max_level is not None:
+            reached = sum(index >= high and not each.number for index, each in self.turns.items())
+            step = self._params.edge_step * self._factor(reached)
+            middle = max(middle, bisect_right(limits, (1 - step) * limits[high]) - 1)
         is_short = limits[high] - limits[middle] < self._params.edge_step * limits[high]
         if undecided and (start == middle or is_short):
             return min(undecided, key=lambda index: (self.turns[index].number, index))
@@ -264,9 +256,7 @@ class ParetoSearch:
         starts = [point.schedule for point in self.curve.around(limit)]
         order = sorted(self.problems, key=lambda each: not any(map(each.comparable, starts[:1])))
         level = self._level(index)
-        effort = IMPROVEMENT if level < 0 else ANY_EFFORT
-        if self.max_level is not None and level >= 0:
-            effort = Effort(level, self._params.quick << level)
+        effort = inf if level >= 0 and self.max_level is None else level
         options = replace(self.options, progress=self._tell(limit))
         began = options.spent
         with within(seconds):

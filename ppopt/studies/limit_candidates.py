@@ -32,21 +32,10 @@ def with_limit(pipeline: Pipeline, ticks: int, own: Pipeline | None = None) -> P
 class _LiveAmounts(NamedTuple):
     """Amounts that may be live on a device, in ticks of memory."""
 
-    between: list[tuple[int, ...]]
-    """Per hosted stage, route and slice, and per microbatch if they differ: amounts that each of
-    `equal_microbatches` microbatches may hold between operations."""
-    during: list[int]
-    """Amounts of a microbatch that may be live only while one of its operations runs."""
-    gathered: list[int]
-    """Gathered weights of every hosted stage and route."""
-    equal_microbatches: int
-    """Number of microbatches of a route with equal memory; 1 if they differ."""
-
-    @property
-    def upper_bound(self) -> int:
-        """Upper bound on the live memory without static memory."""
-        each = sum(map(max, self.between))
-        return self.equal_microbatches * each + max(self.during, default=0) + sum(self.gathered)
+    amounts: list[tuple[int, int]]
+    """Amounts, each with the number of microbatches, or of other owners, that may hold it."""
+    upper_bound: int
+    """Upper bound on the live memory without static memory."""
 
 
 def candidates(problem: Problem) -> Sequence[int]:
@@ -127,28 +116,28 @@ def _live_amounts(instances: Sequence[Instance], device: int) -> _LiveAmounts:
             pipeline.factors[microbatch][1] * pipeline.ticks.costs.offload_memory[stage]
         )
         amounts |= {amount + offloaded for amount in amounts}
-    between = [tuple(sorted(amounts)) for amounts in slots.values()]
     memory = pipeline.ticks.costs.unshard_memory
+    uniform = all(instance.has_uniform_classes for instance in instances)
+    equal_microbatches, between = batches if uniform else 1, slots.values()
+    running = sorted(during.difference(*between))
     gathered = [memory[stage] for hosted in pipeline.hosted for stage in hosted[device]]
-    equal_microbatches = (
-        batches if all(instance.has_uniform_classes for instance in instances) else 1
-    )
-    return _LiveAmounts(between, sorted(during.difference(*between)), gathered, equal_microbatches)
+    live = [(amount, equal_microbatches) for slot in between for amount in slot]
+    live += [(amount, 1) for amount in (*running, *gathered)]
+    each = sum(map(max, between))
+    upper_bound = equal_microbatches * each + max(running, default=0) + sum(gathered)
+    return _LiveAmounts(live, upper_bound)
 
 
 def _sums(live: _LiveAmounts, headroom: int) -> Ints | None:
     """Every sum of live memory up to `headroom`; None if there are too many."""
-    amounts = [amount for slot in live.between for amount in slot if amount]
-    unit = gcd(*amounts, *live.during, *live.gathered) or 1
+    unit = gcd(*(amount for amount, _ in live.amounts)) or 1
     steps = headroom // unit
     if steps > LARGEST_SET:
         return None
     reached, mask = 1, (1 << max(steps, 0) + 1) - 1
-    for amount in amounts:
-        for times in _doubling(live.equal_microbatches):
+    for amount, number in live.amounts:
+        for times in _doubling(number):
             reached |= reached << (amount // unit * times) & mask
-    for amount in live.during + live.gathered:
-        reached |= reached << amount // unit & mask
     bits = np.frombuffer(reached.to_bytes(steps // 8 + 1, "little"), dtype=np.uint8)
     return unit * np.flatnonzero(np.unpackbits(bits, bitorder="little"))
 

@@ -72,16 +72,16 @@ class PlanReports:
             if strategy is not None and strategy.conclusive:
                 assert best.peak is not None
                 return LeastMemory(best.peak, best.peak)
-            schedule, _, memory = self._minimize_memory(best, None)
+            schedule, _, memory = self._minimize_memory(best)
             limits = best.problem.pipeline.limits
             best.take(schedule.limited(schedule.pipeline.having(mem_limit=limits)))
             return memory
         return None
 
     def _minimize_memory(
-        self, candidate: PlanCandidate, goal: int | None
+        self, candidate: PlanCandidate, goal: int = 0
     ) -> tuple[Schedule, Fraction, LeastMemory]:
-        """Minimise memory at the goal or, without one, at the best value of a configuration.
+        """Minimise memory at the goal, or at the best value of a configuration if that is larger.
 
         The search starts from all known schedules of the configuration. Returns the schedule of
         minimum memory, its value, and its peak.
@@ -108,35 +108,37 @@ class PlanReports:
         candidates = self.search.candidates
         fast = [each for each in candidates if each.value is not None and each.value <= max_time]
         fast.sort(key=lambda each: (each.min_peak(max_time), each.configuration))
-        results: dict[PlanConfiguration, tuple[LeastMemory, Fraction]] = {}
+        results, lower_bounds = list[WithinShare](), list[Fraction]()
         with within(self._params.slowdown_share * self._limit):
             for candidate, turn in turns(fast, equal_part):
                 with turn:
                     goal = max_time // candidate.weight
                     _, value, memory = self._minimize_memory(candidate, goal)
-                    results[candidate.configuration] = memory, value
+                    results.append(WithinShare(candidate.configuration, value, *memory))
+                    lower_bounds.append(memory.lower_bound)
                 checkpoint()
         if not results:
             return None
-        bounds = self._memory_bounds(results, max_time)
+        bounds = self._bounds_of_all(
+            lower_bounds, {each.configuration for each in results}, max_time
+        )
         proved = min(bounds.members) if isinstance(bounds, Complete) else None
-        minimum = min(results, key=lambda each: (results[each][0].memory, results[each][1]))
-        memory, value = results[minimum]
-        return WithinShare(minimum, value, memory.memory, proved)
+        minimum = min(results, key=lambda each: (each.memory, each.value))
+        return minimum._replace(lower_bound=proved)
 
-    def _memory_bounds(
-        self, results: dict[PlanConfiguration, tuple[LeastMemory, Fraction]], max_time: int
+    def _bounds_of_all(
+        self, bounds: list[Fraction], searched: set[PlanConfiguration], max_time: int
     ) -> Enumeration[Fraction]:
-        """Lower bounds of the memory; complete if they cover all schedules that are fast enough."""
-        bounds = [memory.lower_bound for memory, _ in results.values()]
+        """Lower bounds of the memory of configurations that were searched.
+
+        They are complete if all other configurations are proved to be too slow.
+        """
         late = self.search.set_up.late
-        fast_enough = {
-            each.configuration
-            for each in self.search.candidates
-            if not each.infeasible and each.open_bound <= max_time
-        }
         is_late = isinstance(late, Unlisted) and late.bound <= max_time
-        covers = fast_enough <= results.keys() and not is_late
+        covers = not is_late and all(
+            each.infeasible or each.open_bound > max_time or each.configuration in searched
+            for each in self.search.candidates
+        )
         return Complete(bounds) if covers else Partial(bounds)
 
     def _more_memory(self) -> MoreMemory | None:

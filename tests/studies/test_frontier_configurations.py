@@ -18,7 +18,6 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.solver.choices import process_pool
 from ppopt.solver.choices.process_pool import ProcessPool, SearchEngine
-from ppopt.solver.choices.search import ANY_EFFORT
 from ppopt.solver.options import SolveOptions, checked_options
 from ppopt.solver.parameters import PlanParams, SolveParams
 from ppopt.solver.search import problem_of
@@ -247,7 +246,7 @@ def test_a_search_with_a_target_ends_when_it_is_settled(options: dict[str, Any])
         cutoff = inf if target is None else target + 1
         with request.scope():
             best = space.search(
-                limit, [], request, ProcessPool(request), ANY_EFFORT, target=target, cutoff=cutoff
+                limit, [], request, ProcessPool(request), inf, target=target, cutoff=cutoff
             )
         value = inf if best is None else best.metrics.makespan_ticks
         return value, space.bounds.lower_bound(limit)
