@@ -307,7 +307,7 @@ def test_strategies_without_a_share_are_evaluated_after_the_search(
 
 def test_a_strategy_that_time_leaves_out_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     """It takes longer by its estimate than the whole time limit."""
-    monkeypatch.setattr("ppopt.studies.baselines.SECONDS_PER_OPERATION", 1e6)
+    monkeypatch.setattr("ppopt.studies.baselines.Evaluation.estimate", 1e6)
     curve = with_share(monkeypatch, 0.25)
     assert curve.baselines == ()
     assert ("1f1b", "time limit reached") in curve.skipped
