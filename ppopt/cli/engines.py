@@ -37,18 +37,14 @@ def engine_of(
 
     Raises InputError if options contradict.
     """
-    if dask is None and scheduler_file is None:
-        from ppopt import processors
-        from ppopt.solver.engines.local import LocalEngine
-
-        number = processors.available() if jobs is None else jobs
-        with closing(LocalEngine(number, retries)) as engine:
-            yield engine
-        return
-    if (dask and scheduler_file) or jobs:
-        raise InputError("dask: excludes --jobs; give an address or a file, not both")
     from ppopt.solver.engines.dask import DaskEngine, connect
+    from ppopt.solver.engines.local import LocalEngine
 
     with ExitStack() as stack:
+        if dask is None and scheduler_file is None:
+            yield stack.enter_context(closing(LocalEngine(jobs, retries)))
+            return
+        if (dask and scheduler_file) or jobs:
+            raise InputError("dask: excludes --jobs; give an address or a file, not both")
         client = stack.enter_context(connect(dask, scheduler_file))
         yield stack.enter_context(closing(DaskEngine(client, retries)))

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from math import inf
 from typing import TYPE_CHECKING, Any
 
-from ppopt import processors
 from ppopt.cancellation import DrivenResult, driven, over, scope
 from ppopt.errors import InputError, NotApplicableError, check_type
 from ppopt.notebook_view import NotebookView
@@ -131,8 +130,7 @@ def sweep(
     check_type("model", source, Model, Pipeline)
     rows = grid_of(base_of(source, settings), grid)
     if dask is None:
-        num_processes = processors.available() if jobs is None else jobs
-        executor: Engine = LocalEngine(num_processes, retries)
+        executor: Engine = LocalEngine(jobs, retries)
     else:
         from ppopt.solver.engines.dask import DaskEngine  # noqa: PLC0415  an extra
 

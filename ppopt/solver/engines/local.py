@@ -16,6 +16,7 @@ from math import inf
 from multiprocessing.connection import Connection, wait
 from typing import NamedTuple
 
+from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.solver import child_process
 from ppopt.solver.engines.engine import STOPPED, Done, Ended, Engine, TaskId, TaskProtocol
@@ -67,7 +68,7 @@ class _Worker:
 
 
 class LocalEngine(Engine):
-    """Engine of up to `jobs` processes, started when they are first needed.
+    """Engine of up to `jobs` processes (None: one per processor), started when they are needed.
 
     A task whose process dies is retried `retries` times. At most `max_starts` processes are
     started. Raises InputError if the system has no processes.
@@ -76,7 +77,8 @@ class LocalEngine(Engine):
     ahead = 2
     """A process never idles."""
 
-    def __init__(self, jobs: int, retries: int, max_starts: float = inf) -> None:
+    def __init__(self, jobs: int | None, retries: int, max_starts: float = inf) -> None:
+        jobs = processors.available() if jobs is None else jobs
         if jobs < 1:
             raise InputError(f"jobs: {jobs} is below 1")
         python = child_process.interpreter()
