@@ -113,12 +113,17 @@ class DeviceTime:
 
     # Ways of a microbatch between its operations.
 
-    def _head(self, stages: tuple[StageRange, ...], position: int) -> int:
-        """Before the first F of a stage; for device span, since the first F of the device."""
-        sums, stage = self._sums, stages[position]
+    def _head(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
+        """Before the first F of a stage: from 0, or from the first operation of the device.
+
+        Every F follows the unshards of stage 0 and of the device's first stage.
+        """
+        sums, stage, lowest = self._sums, stages[position], stages[0]
         if not self._span:
-            return sums.forward[stage.low] + sums.down.up_to(stage.stage_id - 1, stage.low)
-        return self._delay(stages, 0, position)
+            way = sums.down.up_to(stage.stage_id - 1, stage.low)
+            return sums.unshard[first] + sums.forward[stage.low] + way
+        unshard = sums.unshard[lowest.high] - sums.unshard[lowest.low]
+        return unshard + self._delay(stages, 0, position)
 
     def _delay(self, stages: tuple[StageRange, ...], position: int, later: int) -> int:
         """From the start of F of a stage to the earliest one of a later stage."""
@@ -147,15 +152,26 @@ class DeviceTime:
         work = self._up(stages) - self._costs(stages[0]).g
         return work + _over(self._sums.up, stages[0], stages[-1])
 
+    def _closing(self, stages: Sequence[StageRange]) -> list[int]:
+        """After the last operation of a stage: its sync, then the optimizer of its device."""
+        sums = self._sums
+        optimizer = sum(
+            self._slowed(stage_id, sums.optimizer[high] - sums.optimizer[low])
+            for stage_id, low, high, *_ in stages
+        )
+        return [sums.sync[high] - sums.sync[low] + optimizer for _, low, high, *_ in stages]
+
     def _end(self, stages: tuple[StageRange, ...], position: int, first: int) -> int:
-        """From the start of a stage's backward to the end of what that microbatch has left."""
+        """From the start of a stage's backward to the end of what follows that microbatch."""
         sums, stage, lowest = self._sums, stages[position], stages[0]
         up = self._up(stages[: position + 1])
-        own = up + _over(sums.up, lowest, stage) + self._costs(lowest).r
+        own = up + _over(sums.up, lowest, stage) + self._costs(lowest).r + self._closing(stages)[0]
         if self._span:
             return own
         delays = sums.up.between(0, first, stage.stage_id - 1, stage.low)
-        return max(own, up + sums.gradient[lowest.low] + delays + self._slowed(0, sums.rest[first]))
+        (closing,) = self._closing([StageRange(0, 0, first)])
+        out = up + sums.gradient[lowest.low] + delays + self._slowed(0, sums.rest[first]) + closing
+        return max(own, out)
 
     # Arguments.
 
@@ -189,10 +205,9 @@ class DeviceTime:
         bound = 0
         for low in range(lowest, len(stages)):
             idle = self._starved(stages, low, batches, waiting, rates)
-            begun = later + self._head(stages, low) + batches * sum(c.f for c in costs[low:])
-            bound = max(
-                bound, begun + backward + (idle + idle_after if tight else max(idle, idle_after))
-            )
+            begun = later + self._head(stages, low, first) + batches * sum(c.f for c in costs[low:])
+            waited = idle + idle_after if tight else max(idle, idle_after)
+            bound = max(bound, begun + backward + waited + min(self._closing(stages)))
             last = begun + (idle if tight else 0) + other_backwards + self._beyond(stages[-1])
             bound = max(bound, last + self._end(stages, len(stages) - 1, first))
             last = begun + idle + backward - costs[0].g - costs[0].r - pending

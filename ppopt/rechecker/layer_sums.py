@@ -41,6 +41,13 @@ class LayerSums:
             _sums(row, self.grid.memory) for row in zip(*memory, strict=True)
         )
         """Live memory between F and the backward, between B and W, and at any time."""
+        trains = not any(pipeline.model.each(lambda layer: layer.frozen))
+        around = pipeline.model.each(
+            lambda layer: (layer.unshard, trains * layer.gradient_sync, trains * layer.optimizer)
+        )
+        units = (self.grid.time, self.grid.time, self.per_unit)
+        self.unshard, self.sync, self.optimizer = map(_sums, zip(*around, strict=True), units)
+        """Times once per step. Optimizers wait for no frozen stage: then only unshards count."""
         down, up = delays_of_cuts(pipeline)
         self.down, self.up, self.round_trip = Way(down), Way(up), Way(down + up)
         self.limits = pipeline.ticks.limits

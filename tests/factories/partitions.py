@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import accumulate, pairwise
 from random import Random
 
@@ -10,7 +11,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.partitions.space import TIMES, PartitionSpace
+from ppopt.solver.partitions.space import STEP_TIMES, TIMES, PartitionSpace
 
 PLACEMENTS = ((0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0), (0, 1, 0))
 """Device of every stage: linear, reversed, V, interleaved, one device, and one with no program."""
@@ -50,6 +51,16 @@ def draw_space(rng: Random, *, most_layers: int = 3, **fixed: object) -> Partiti
 def layer_costs(*rows: Sequence[int]) -> dict[str, Sequence[int]]:
     """Costs of layers: the times of F, B, W and BW, activation, change by B, and static memory."""
     return dict(zip((*TIMES, "activation", "memory_b", "static"), rows, strict=True))
+
+
+def with_step_work(space: PartitionSpace, rng: Random) -> PartitionSpace:
+    """A space whose layers have work once per step: each kind of it in half of the spaces."""
+    rows = {
+        name: [rng.randint(0, 4) for _ in range(space.num_layers)]
+        for name in STEP_TIMES
+        if rng.random() < 0.5
+    }
+    return replace(space, layers={**space.layers, **rows})
 
 
 def _delays(rng: Random, hosts: tuple[int, ...], count: int) -> Ints:

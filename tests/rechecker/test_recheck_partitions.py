@@ -20,7 +20,7 @@ from ppopt.problem.problem import Problem
 from ppopt.rechecker import configurations, confirmed, partitions
 from ppopt.rechecker.claim import Claim
 from ppopt.rechecker.partitions import open_partitions
-from tests.factories.partitions import draw_space
+from tests.factories.partitions import draw_space, with_step_work
 from tests.oracles.bounds import by_model
 from tests.solver.partitions.over_partitions import over_partitions
 from tests.solver.partitions.test_partition_bounds import slow_at_first
@@ -133,6 +133,7 @@ def test_what_devices_alone_bound_is_bounded_again_by_devices_alone(seed: int) -
     while space.limits is None:
         space = draw_space(rng, batches=rng.randint(2, 9))
     space = slow_at_first(space, rng) if seed % 2 else space
+    space = with_step_work(space, rng) if seed % 3 else space
     kind = BackwardKind.WHOLE if space.whole else BackwardKind.SPLIT
     objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
     pipe = pipeline(space, "search", **rng.choice(LINKS))

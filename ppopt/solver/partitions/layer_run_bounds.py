@@ -36,6 +36,11 @@ of stage v to the start of its backward. There are m microbatches.
    For v above 1 the arguments of every stage alone count too.
 6. *Work*: if microbatches differ, 1 to 5 count all of them as long as the smallest. The head and
    the sum of all work are a bound as well; if backwards are whole, the way of 2 follows.
+Each argument adds the work once per step (`ppopt.problem.features.gradient_work`). No F starts
+before the unshard of the first layer ends: the head includes it, and all arrivals are as much
+later. A device span begins with the unshard of stage 1 at the latest. The last operation of a stage
+precedes its gradient sync, which precedes the optimizer of all stages of the device.
+
 If layers run no backward, the first stages need not wait for later stages. For makespan this makes
 no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
 work of a device counts.
@@ -139,12 +144,14 @@ def backward_times(space: PartitionSpace, low: Ints, high: Ints) -> BackwardTime
 
 
 def first_stage_tail(space: PartitionSpace, high: Ints) -> Ints:
-    """Minimum time of a backward of stage 0, minus the gradient time of its layers.
+    """Minimum time from the start of a backward of stage 0, minus the gradient time of its layers.
 
-    The path out of a device includes the gradient times of stage 0, which are subtracted here.
+    It ends with the optimizer step of these layers. The path out of a device includes the gradient
+    times of stage 0, which are subtracted here.
     """
-    slow = space.slowness_of(space.hosts[0])
-    return (backward_times(space, 0 * high, high).minimum - space.sums.gradient_time[high]) * slow
+    slow, sums = space.slowness_of(space.hosts[0]), space.sums
+    own = backward_times(space, 0 * high, high).minimum + sums.optimizer[high]
+    return (own - sums.gradient_time[high]) * slow + sums.gradient_sync[high]
 
 
 def with_longest_before(
@@ -206,9 +213,9 @@ def _stage_alone(space: PartitionSpace, device: int, stage: Hosted) -> DeviceBou
 
 
 def head_and_work(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
-    """Minimum time before the first F of a device, plus the time of all its operations."""
+    """Minimum time before the first F of a device, of all its operations, and after them."""
     own = _Device(space, device, tuple(hosted), space.batches)
-    return np.asarray(own.head(0) + own.work)
+    return np.asarray(own.head(0) + own.work + own.min_tail)
 
 
 def min_memory(space: PartitionSpace, device: int, hosted: Sequence[Hosted]) -> Ints:
@@ -300,6 +307,12 @@ class _Device:
             for activation, change in zip(self.activation, self.memory_b, strict=True)
         ]
         """Memory of a microbatch between its B and its W."""
+        optimizer = sum(sums.optimizer[high] - sums.optimizer[low] for low, high in ends) * slow
+        self.tails = [
+            sums.gradient_sync[high] - sums.gradient_sync[low] + optimizer for low, high in ends
+        ]
+        """Time after the last operation of a stage."""
+        self.min_tail = np.min(self.tails, axis=0)
         self.static = np.asarray(sum(sums.static_of(low, high) for low, high in ends))
         limits = space.limits
         self.headroom: Ints | None = None if limits is None else limits[device] - self.static
@@ -327,17 +340,18 @@ class _Device:
     def waiting_and_work(self) -> DeviceBound:
         """Argument 6: the least wait for the first input, then all operations."""
         end = self.head(0) + self.work
-        bound = DeviceBound(end, end - FOREVER)
+        bound = DeviceBound(end + self.min_tail, end - FOREVER)
         return bound if self.space.split else _larger(bound, self._ends(end - self.backward[0]))
 
     def head(self, first: int) -> Ints:
         """Minimum time before the first F of a hosted stage.
 
-        For device span, from the first F of the device.
+        For device span, from the first operation of the device: the unshard of its first stage.
         """
-        sums, stage = self.space.sums, self.hosted[first]
+        sums, stage, lowest = self.space.sums, self.hosted[first], self.hosted[0]
         if self.space.span:
-            return np.asarray(self.later + self._down(0) - self._down(first))
+            unshard = sums.unshard[lowest.high] - sums.unshard[lowest.low]
+            return np.asarray(self.later + unshard + self._down(0) - self._down(first))
         return np.asarray(self.later + sums.lead_in[stage.stage, stage.low])
 
     def _down(self, first: int) -> Ints:
@@ -377,7 +391,7 @@ class _Device:
     def _ends(self, start: Ints) -> DeviceBound:
         """Bound from the start of a backward of the first hosted stage."""
         sums, stage = self.space.sums, self.hosted[0]
-        alone = start + self.backward[0]
+        alone = start + self.backward[0] + self.tails[0]
         if self.space.span:
             return DeviceBound(alone, alone - FOREVER)
         out = self._min_gradient_time(0) + sums.way_out[stage.stage, stage.low]
@@ -489,7 +503,7 @@ class _Device:
         )
         turn = start + np.where(self.tight, wait, 0) + forwards + other_backwards + self.round_trip
         bound = _larger(self._ends(last), self._ends(turn + self._up(len(self.hosted) - 1)))
-        return _larger(bound, DeviceBound(work, bound.through))
+        return _larger(bound, DeviceBound(work + self.min_tail, bound.through))
 
     def recurrence(self, first: int) -> DeviceBound:
         """Argument 5 from F of hosted stage `first`, for the maximum number of repetitions."""

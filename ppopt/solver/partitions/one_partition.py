@@ -21,6 +21,7 @@ from ppopt.problem.partition_table import Recomputed
 from ppopt.problem.pipeline import Pipeline
 from ppopt.problem.problem import Problem
 from ppopt.solver.bounds.device_bounds import device_infeasible, minimum_memory, one_device_bound
+from ppopt.solver.bounds.heads_and_tails import NO_HEAD_TAIL, HeadsAndTails
 from ppopt.solver.bounds.host_link_bound import host_link_bound
 from ppopt.solver.partitions.partition_bounds import CompleteBounds
 from ppopt.solver.partitions.partition_program import Counts
@@ -54,6 +55,9 @@ class OnePartition(CompleteBounds):
         """
         self._problem, self._base, self._max_options = problem, base, max_options
         self._fronts = [options.front(*ends) for ends in ends_of(base.counts)]
+        around = HeadsAndTails.around_compute(replace(problem, pipeline=base))
+        self._around = None if around is None else around.devices
+        """Work around the compute of every device without these options, which only add to it."""
         self._computed = lru_cache(maxsize=16_384)(self._bound_of)
         self._floors = [
             self._bound_of(device, *self._merged(device, 1)) for device in self._devices
@@ -122,7 +126,8 @@ class OnePartition(CompleteBounds):
         if device_infeasible([RouteTimes(problem.instance, 0)], device):
             return FOREVER
         routes = [RouteTimes(problem.relaxed.instance, 0)]
-        bound = one_device_bound(routes, device, objective).value
+        around = NO_HEAD_TAIL if self._around is None else self._around[device]
+        bound = one_device_bound(routes, device, objective, around).value
         moves = host_link_bound(problem.instance.costs, routes[0], device, objective)
         return max(bound, moves)
 

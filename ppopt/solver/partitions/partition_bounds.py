@@ -100,18 +100,20 @@ def every_partition(space: PartitionSpace) -> Iterator[Counts]:
 
 
 def quick_bound(space: PartitionSpace) -> int:
-    """Mean work of the devices, weighted by speed, or the round trip of one microbatch.
+    """Mean work and optimizer time of the devices, by speed, or the round trip of one microbatch.
 
     The busiest device of every partition has at least the mean work, and the device of stage 0 is
     at both ends of the round trip. The round trip does not bound the device span if layers have no
     backward.
     """
     sums = space.sums
-    work = int(sums.forward[-1]) + _min_backward(space)
+    work = (space.batches_of_work or space.batches) * (
+        int(sums.forward[-1]) + _min_backward(space)
+    ) + int(sums.optimizer[-1])
     slowness = [space.slowness_of(device) for device in range(space.num_devices)]
     common = lcm(*slowness)
     speed = sum(common // own for own in slowness)
-    mean = -(-(space.batches_of_work or space.batches) * work * common // speed)
+    mean = -(-work * common // speed)
     if space.span and not space.has_all_backwards:
         return mean
     way = int(sums.forward[-1] + sums.gradient_time[-1]) * space.min_slowness

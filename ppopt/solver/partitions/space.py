@@ -33,6 +33,8 @@ FOREVER = 2**60
 """Above every value in ticks."""
 TIMES = ("forward", "backward_input", "weight", "backward")
 """Times of a layer, by kind of operation."""
+STEP_TIMES = ("unshard", "gradient_sync", "optimizer")
+"""Times of a layer once per step."""
 
 
 def scaled(ticks: Ints, factor: Factor) -> Ints:
@@ -52,7 +54,8 @@ class PartitionSpace:
     layers: Mapping[str, Any]
     """Costs of every layer in forward order, `[layer]`, in ticks: times of F, B, W and BW on a
     device of slowness 1 (`forward`, `backward_input`, `weight`, `backward`), memory that F
-    allocates (`activation`), its change by B (`memory_b`), and `static` memory."""
+    allocates (`activation`), its change by B (`memory_b`), and `static` memory. Optional, else 0:
+    `STEP_TIMES`, of which slowness multiplies the optimizer alone."""
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
@@ -163,10 +166,14 @@ class LayerPrefixSums(NamedTuple):
     activation: Ints
     memory_b: Ints
     static: Ints
+    unshard: Ints
+    gradient_sync: Ints
+    optimizer: Ints
     saved: Ints
     """Maximum memory that options save; 0 without options."""
     lead_in: Ints
-    """`[s][l]`: minimum time of forwards and delays before stage s if it begins after l layers."""
+    """`[s][l]`: minimum time before stage s if it begins after l layers: the unshard of the first
+    layer, forwards and delays."""
     way_out: Ints
     """`[s][l]`: minimum time from the gradient of stage s, after l layers, to that of stage 0."""
     round_trip: Ints
@@ -196,7 +203,8 @@ class LayerPrefixSums(NamedTuple):
                 gradient_time = np.minimum(gradient_time, layers["backward"])
         options = space.options or ((),) * space.num_layers
         saved = [max((saved for _, saved in own), default=0) for own in options]
-        rows = {"gradient_time": gradient_time, "saved": saved, **layers}
+        rows: dict[str, Any] = dict.fromkeys(STEP_TIMES, np.zeros(space.num_layers, np.int64))
+        rows |= {"gradient_time": gradient_time, "saved": saved, **layers}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
             for name, row in rows.items()
@@ -205,7 +213,7 @@ class LayerPrefixSums(NamedTuple):
         beyond = sums["forward"] + sums["gradient_time"]
         return cls(
             **sums,
-            lead_in=_min_before(down, sums["forward"], slowness),
+            lead_in=sums["unshard"][1] + _min_before(down, sums["forward"], slowness),
             way_out=_min_before(up, sums["gradient_time"], slowness),
             round_trip=_min_before(
                 (down + up)[::-1, ::-1], (beyond[-1] - beyond)[::-1], slowness[::-1]
@@ -259,6 +267,10 @@ def space_of(problem: Problem) -> PartitionSpace:
     time = shortest * (slow[0] if equal else 1)
     limits = pipeline.ticks.limits
     kind = problem.backward_kind
+    around = {"unshard": table.devices.ratio * single.costs["unshard"]}
+    if not any(layer.frozen for layer in model.distinct):
+        around["gradient_sync"] = table.devices.ratio * single.costs["gradient_sync"]
+        around["optimizer"] = (slow[0] if equal else 1) * single.costs["optimizer"]
     optional = bool(chosen) and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(single, model, optional=optional):
         kind = BackwardKind.SPLIT
@@ -268,6 +280,7 @@ def space_of(problem: Problem) -> PartitionSpace:
             "activation": scaled(single.memory_change(OpKind.F), smallest),
             "memory_b": scaled(single.memory_change(OpKind.B), smallest),
             "static": single.costs["static"],
+            **around,
         },
         hosts=pipeline.hosts[0],
         batches=pipeline.batches,

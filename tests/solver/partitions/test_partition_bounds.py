@@ -18,6 +18,7 @@ from ppopt.problem.arrays import Ints
 from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.exact import min_known
 from ppopt.problem.instance import Instance
+from ppopt.problem.objective import Objective
 from ppopt.solver.bounds.device_bounds import minimum_memory
 from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.partitions import (
@@ -37,8 +38,8 @@ from ppopt.solver.partitions.partition_bounds import (
 from ppopt.solver.partitions.partition_choice import PartitionOrder
 from ppopt.solver.partitions.partition_program import pattern_of
 from ppopt.solver.partitions.space import FOREVER, PartitionSpace
-from tests.factories.partitions import draw_space, layer_costs, pipeline_of
-from tests.oracles import exhaustive
+from tests.factories.partitions import draw_space, layer_costs, pipeline_of, with_step_work
+from tests.oracles import exhaustive, gradient_exhaustive
 from tests.oracles.bounds import by_model
 from tests.solver.partitions.over_partitions import partition_bound
 from tests.tiers import first, slow
@@ -56,6 +57,7 @@ def test_a_program_gives_every_partition_in_the_order_of_its_bound(seed: int) ->
     rng = Random(seed)
     space = draw_space(rng)
     space = slow_at_first(space, rng) if seed % 2 else space
+    space = with_step_work(space, rng) if seed % 3 else space
     listed, bounds = by_enumeration(space), bounds_of(space)
     assert bounds.min_bound == listed[0][0]
     ceiling = listed[len(listed) // 2][0]
@@ -192,6 +194,43 @@ def test_no_bound_that_arrivals_raise_is_above_the_optimum(
     spaces = (slow_at_first(draw_space(rng, most_layers=2, span=False), rng) for _ in repeat(None))
     without = partition_bounds, "with_longest_before", lambda _, devices: [*devices]
     check_raised(spaces, without, count, monkeypatch)
+
+
+@pytest.mark.parametrize("count", [12, slow(300)])
+def test_no_bound_that_step_work_raises_is_above_the_optimum(count: int) -> None:
+    """With and without unshard, gradient sync and optimizer; for both objectives."""
+    rng, raised, tight = Random(13), 0, 0
+    while raised < count:
+        bare = draw_space(rng, most_layers=2)
+        space = with_step_work(bare, rng)
+        objective = Objective.DEVICE_SPAN if space.span else Objective.MAKESPAN
+        for counts in every_partition(space):
+            bound, without = (partition_bound(own, counts) for own in (space, bare))
+            assert bound >= without
+            if bound in (without, FOREVER):
+                continue
+            pipeline = pipeline_of(space, counts)
+            best = by_model(pipeline, fused=space.whole, objective=objective)
+            assert best is None or bound <= best, (space, counts, bound, best)
+            raised, tight = raised + 1, tight + (bound == best)
+    assert tight > raised / 8
+
+
+def test_step_work_by_hand() -> None:
+    """A layer on each of two devices, two microbatches, F = B = W = 1.
+
+    Device 1 waits for unshard 3 of device 0 and F; it works 6; then sync 4 and optimizer 5.
+    Device 0 waits 3, works 6, and is idle for 1 after two F: B waits for F and B of device 1. With
+    a sync of 9 and an optimizer of 1 it ends at 20.
+    """
+    ones = (1, 1)
+    layers = layer_costs(ones, ones, ones, (2, 2), ones, (0, 0), (0, 0))
+    layers |= {"unshard": (3, 2), "gradient_sync": (1, 4), "optimizer": (1, 5)}
+    space = PartitionSpace(layers, (0, 1), 2, np.zeros((2, 1, 3), np.int64))
+    assert bounds_of(space).min_bound == 3 + 1 + 6 + 4 + 5
+    devices = (replace(space, layers={**layers, "gradient_sync": (own, 0)}) for own in (0, 9))
+    assert [bounds_of(own).min_bound for own in devices] == [3 + 1 + 6 + 5, 3 + 7 + 9 + 1]
+    assert gradient_exhaustive.least_value(pipeline_of(space, (1, 1)), whole=False) == 19
 
 
 @pytest.mark.parametrize("seed", first(5, range(40)))

@@ -15,15 +15,17 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.partitions import one_partition
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
+from ppopt.solver.partitions.space import STEP_TIMES
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.clock import SHORT, stepping_clock, work_clock
 from tests.oracles import exhaustive
+from tests.oracles.bounds import by_model
 from tests.oracles.configurations import least_value
 from tests.tiers import slow
 
 
-def draw(rng: Random) -> tuple[Pipeline, bool]:
+def draw(rng: Random, *, step_work: bool = False) -> tuple[Pipeline, bool]:
     """Up to 4 layers on 2 devices, with limits at which recompute matters."""
     count = rng.randint(2, 4)
     layers = [
@@ -33,6 +35,7 @@ def draw(rng: Random) -> tuple[Pipeline, bool]:
             "activation": rng.randint(1, 4),
             "workspace": rng.choice((0, 0, 1)),
             "recompute": {"time": rng.randint(0, 2), "activation": rng.randint(0, 1)},
+            **{name: rng.randint(0, 3) for name in STEP_TIMES if step_work},
         }
         for _ in range(count)
     ]
@@ -62,6 +65,23 @@ def test_bounds_hold_for_every_choice() -> None:
             if value is not None:
                 (configuration,) = space.configurations([key])
                 assert space.lower_bound <= configuration.bound <= value
+
+
+def test_bounds_with_step_work_hold_for_every_choice() -> None:
+    """Unshard of device 0, and what follows the last operations, raise the bound."""
+    rng, tight = Random(53), 0
+    for _ in range(12):
+        pipeline, fused = draw(rng, step_work=True)
+        choice = PartitionOptionChoice(
+            Problem(pipeline, Objective.MAKESPAN, BackwardKind.uniform(fused=fused))
+        )
+        every = choice.listed()
+        assert isinstance(every, Complete)
+        for configuration in choice.configurations(every.members):
+            value = by_model(choice.pipeline(configuration.key), fused=fused)
+            assert value is None or choice.lower_bound <= configuration.bound <= value
+            tight += configuration.bound == value
+    assert tight > 12
 
 
 def test_only_counts_of_alike_layers_matter() -> None:

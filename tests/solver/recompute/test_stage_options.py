@@ -150,9 +150,9 @@ def test_after_the_deadline_one_bound_per_device_is_computed(
 ) -> None:
     bounded: list[int] = []
 
-    def counted(routes: object, device: int, objective: Objective) -> object:
+    def counted(routes: object, device: int, *arguments: object) -> object:
         bounded.append(device)
-        return one_device_bound(routes, device, objective)  # type: ignore[arg-type]
+        return one_device_bound(routes, device, *arguments)  # type: ignore[arg-type]
 
     one_device_bound = one_partition.one_device_bound
     monkeypatch.setattr(one_partition, "one_device_bound", counted)
