@@ -88,11 +88,11 @@ def steps_of(space: PlanSpace, *, further: bool) -> Steps:
     """
     modes = (SEARCH,) if SEARCH in space.recompute else space.recompute
     own = [each for each in space if each.recompute in modes]
-    quick = [each for each in own if each.placement in QUICK] or own
+    own.sort(key=lambda each: each.placement not in QUICK)
+    num_quick = sum(each.placement in QUICK for each in own) or len(own)
     if not further:
-        return [(FirstSchedules.usual, quick)]
-    rest = [each for each in own if each not in quick]
-    return [(FirstSchedules.usual, rest), *((step, [*quick, *rest]) for step in FURTHER[:2])]
+        return [(FirstSchedules.usual, own[:num_quick])]
+    return [(FirstSchedules.usual, own[num_quick:]), *((step, own) for step in FURTHER[:2])]
 
 
 def first_schedules(
@@ -128,16 +128,18 @@ def first_schedules(
 def usual_schedules(
     space: PlanSpace, objective: Objective, kind: BackwardKind, options: SolveOptions
 ) -> list[Schedule]:
-    """Schedules of the usual strategies of all configurations, in a share of the time left.
+    """Schedules of the usual strategies of all configurations, the best per microbatch first.
 
-    Those that take `GRACE` seconds are there in any case.
+    They are evaluated in a share of the time left, and those that take `GRACE` seconds in any case.
     """
     schedules: list[Schedule] = []
     with part(options.params.plan.first_schedules):
         usual = [(FirstSchedules.usual, [*space])]
         for _, schedule in first_schedules(space, usual, objective, kind, needed=GRACE):
             schedules.append(schedule)
-    return schedules
+    return sorted(
+        schedules, key=lambda each: each.metrics.value_ticks(objective) / each.pipeline.batches
+    )
 
 
 @shield()

@@ -80,8 +80,8 @@ class PlanBaselines:
             known = self._known(batches)
             own = [each for each in known if each.in_space and each.search is not None]
             own.sort(key=lambda each: known[each].value)
-            best = {each.name: each for each in reversed(own)}
-            chosen |= dict.fromkeys((*own[:1], *(best[name] for name in KNOWN if name in best)))
+            named = {each.name: each for each in reversed(own) if each.name in KNOWN}
+            chosen |= dict.fromkeys((*own[:1], *named.values()))
         for evaluation, turn in turns([*chosen]):
             with turn:
                 evaluation.descend()

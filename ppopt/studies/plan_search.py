@@ -56,7 +56,7 @@ class PlanSearch:
         options: SolveOptions,
         starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up the search in the time left, and start from known schedules.
+        """Set up the search in the time left, and start from known schedules, the best first.
 
         Raises InputError if nothing can be set up.
         """

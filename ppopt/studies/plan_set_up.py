@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from ppopt.cancellation import over, shield
@@ -45,17 +45,23 @@ class PlanSetUp:
         options: SolveOptions,
         starts: Sequence[Schedule] = (),
     ) -> None:
-        """Set up at least one configuration, and that of the best known schedule.
+        """Set up at least one configuration, and that of the first known schedule.
 
         Raises InputError if no configuration can be set up.
         """
+
+        def may_contain(configuration: PlanConfiguration, schedule: Schedule) -> bool:
+            own, strategies = schedule.pipeline, (SEARCHED, schedule.origin.strategy)
+            named = own.batches, own.resolved_placement, own.num_chunks
+            return configuration[:3] == named and configuration.strategy in strategies
+
         before = options.spent
         self.space, self.objective, self.backward_kind = space, objective, backward_kind
         self._options = options
         invalid: list[tuple[str, str]] = []
         late: list[PlanConfiguration] = []
         known: dict[PlanConfiguration, PlanCandidate] = {}
-        needed = [*self._configurations_of(starts)]
+        needed = [each for each in space for first in starts[:1] if may_contain(each, first)]
         for configuration in dict.fromkeys((*needed, *space)):
             if known and over() and configuration not in needed:
                 late.append(configuration)
@@ -79,21 +85,6 @@ class PlanSetUp:
         """Number of configurations for which no time was left."""
         self.seconds = options.spent - before
         """Seconds of the set-up."""
-
-    def _configurations_of(self, starts: Sequence[Schedule]) -> Iterator[PlanConfiguration]:
-        """Configurations that may contain the best known schedule."""
-
-        def per_microbatch(schedule: Schedule) -> int:
-            value = schedule.metrics.value_ticks(self.objective)
-            return value * self.space.weight(schedule.pipeline.batches)
-
-        best = min(starts, key=per_microbatch, default=None)
-        if best is not None:
-            own, strategies = best.pipeline, (SEARCHED, best.origin.strategy)
-            named = own.batches, own.resolved_placement, own.num_chunks
-            for each in self.space:
-                if each[:3] == named and each.strategy in strategies:
-                    yield each
 
     def _candidate(self, configuration: PlanConfiguration) -> PlanCandidate:
         """Set up a configuration.
