@@ -13,7 +13,7 @@ from ppopt.formats import schedule_json, torch_csv
 from ppopt.problem.settings import NAMED
 from ppopt.report.html import page, page_parts
 from ppopt.schedule.schedule import Schedule
-from ppopt.studies.baselines import evaluate_all
+from ppopt.studies.baselines import StrategyBatch
 
 TITLE = "ppopt"
 OPTIMUM = "optimum"
@@ -33,13 +33,11 @@ class Drawing:
         """Strategies that are left out, each with the reason."""
         if query.strategies:
             with within(limits.draw_seconds):
-                timed, self.skipped = evaluate_all(
-                    pipeline,
-                    query.objective,
-                    query.options,
-                    names=query.strategies,
-                    search_seconds=limits.choosing_seconds,
+                batch = StrategyBatch(
+                    [pipeline], query.objective, query.options, names=query.strategies
                 )
+                batch.evaluate(search_seconds=limits.choosing_seconds)
+            timed, self.skipped = batch.schedules, batch.skipped
         self.schedules = {str(schedule.origin.strategy): schedule for schedule, _ in timed}
         """By the name of the strategy."""
         if optimum is not None:

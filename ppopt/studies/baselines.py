@@ -155,10 +155,10 @@ def evaluated(
     search_seconds: float = inf,
     max_descents: float = inf,
     at_least_one: bool = False,
-) -> Iterator[Evaluation]:
+) -> Iterator[tuple[Evaluation, Schedule]]:
     """Evaluate those without a schedule, each with the best partition and recompute found.
 
-    Yields a strategy as soon as it has a schedule, and after its search. If partition or recompute
+    Yields a schedule as soon as a strategy has one, and after its search. If partition or recompute
     is open, every strategy first gets a short search; then each search continues for up to twice an
     equal share of the remaining time. Skipped are strategies that do not apply, and those whose
     estimated time exceeds the remaining time; so are those of more than `max_seconds` per schedule.
@@ -181,51 +181,68 @@ def evaluated(
                     each.descend(1)
             if each.schedule is not None:
                 needs_one = False
-                yield each
+                yield each, each.schedule
     started = [each for each in late if each.search is not None]
     for each, turn in turns(started):
         with scope(end), turn, within(MAX_SEARCH_SECONDS):
             each.descend(max_descents)
-        yield each
+        if each.schedule is not None:
+            yield each, each.schedule
 
 
-def evaluate_all(
-    pipeline: Pipeline,
-    objective: Objective,
-    options: Options,
-    backward_kind: BackwardKind = BackwardKind.MIXED,
-    *,
-    also: Sequence[Pipeline] = (),
-    names: Collection[str] | None = None,
-    tell: Callable[[str], None] = lambda _: None,
-    **limits: Any,
-) -> tuple[list[tuple[Schedule, float]], tuple[tuple[str, str], ...]]:
-    """Evaluate every strategy with the chunks and placement that it prescribes, in the time left.
+class StrategyBatch:
+    """Strategies with the chunks and placements that they prescribe, and their schedules."""
 
-    Returns the schedules with the seconds that each took, and the skipped strategies, each with the
-    reason. `also` are pipelines with other placements or chunks: a strategy that works with any
-    number of chunks is evaluated with those of each. `names` are the strategies to evaluate; None:
-    all. `tell` receives the names of strategies, `limits` are arguments of `evaluated`. After
-    Ctrl-C, strategies that were not evaluated are skipped.
-    """
-    every: dict[tuple[str, Any], Evaluation] = {}
-    strategies = registry().values() if names is None else map(resolve, names)
-    for strategy, each in product(dict.fromkeys(strategies), (pipeline, *also)):
-        own = Evaluation(strategy, each, objective, strategy.own_options(options))
-        own.place(backward_kind)
-        every.setdefault((own.name, own.reason or own.pipeline.layout), own)
-    for own in evaluated(every.values(), **limits):
-        tell(f"strategy {own.name}")
-    late = STOPPED if interrupts.pressed() else OUT_OF_TIME
-    schedules: dict[tuple[str, Any], tuple[Schedule, float]] = {}
-    for own in every.values():
-        if own.schedule is not None:
-            placed = own.name, own.schedule.pipeline.layout
-            schedules.setdefault(placed, (own.schedule, own.seconds))
-    done = {name for name, _ in schedules}
-    reasons = {own.name: own.reason or late for own in reversed(every.values())}
-    skipped = sorted((name, reason) for name, reason in reasons.items() if name not in done)
-    return [*schedules.values()], tuple(skipped)
+    def __init__(
+        self,
+        pipelines: Sequence[Pipeline],
+        objective: Objective,
+        options: Options,
+        kind: BackwardKind = BackwardKind.MIXED,
+        names: Collection[str] | None = None,
+    ) -> None:
+        """A strategy that works with any number of chunks has those of each of the pipelines.
+
+        `names` are those of the strategies; None: all.
+        """
+        every: dict[tuple[str, Any], Evaluation] = {}
+        strategies = registry().values() if names is None else map(resolve, names)
+        for strategy, pipeline in product(dict.fromkeys(strategies), pipelines):
+            own = Evaluation(strategy, pipeline, objective, strategy.own_options(options))
+            own.place(kind)
+            every.setdefault((own.name, own.reason or own.pipeline.layout), own)
+        self._every = [*every.values()]
+
+    def evaluate(
+        self, tell: Callable[[str], None] = lambda _: None, **limits: Any
+    ) -> list[Schedule]:
+        """Evaluate those without a schedule in the time left; returns their schedules.
+
+        `tell` receives the names of strategies, `limits` are arguments of `evaluated`.
+        """
+        schedules: dict[Evaluation, Schedule] = {}
+        for each, schedule in evaluated(self._every, **limits):
+            tell(f"strategy {each.name}")
+            schedules[each] = schedule
+        return [*schedules.values()]
+
+    @property
+    def schedules(self) -> list[tuple[Schedule, float]]:
+        """Schedules with the seconds that each took."""
+        schedules: dict[tuple[str, Any], tuple[Schedule, float]] = {}
+        for own in self._every:
+            if own.schedule is not None:
+                placed = own.name, own.schedule.pipeline.layout
+                schedules.setdefault(placed, (own.schedule, own.seconds))
+        return [*schedules.values()]
+
+    @property
+    def skipped(self) -> tuple[tuple[str, str], ...]:
+        """Strategies without a schedule, each with the reason."""
+        late = STOPPED if interrupts.pressed() else OUT_OF_TIME
+        reasons = {own.name: own.reason or late for own in reversed(self._every)}
+        done = {own.name for own in self._every if own.schedule is not None}
+        return tuple(sorted((name, reasons[name]) for name in reasons.keys() - done))
 
 
 def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
@@ -249,9 +266,10 @@ def baseline(result: Result, asked: Pipeline | None = None) -> Baseline | None:
         result, lambda _: pipeline, lambda placed: placed.layout == searched.layout, (searched,)
     )
     evaluations.sort(key=lambda evaluation: evaluation.strategy.adaptive)
-    best_found, late = None, evaluations
-    for _ in evaluated(evaluations, max_seconds=MAX_SECONDS):
-        best_found = best(filter(None, (each.schedule for each in evaluations)), result)
+    best_found, late, known = None, evaluations, dict[Evaluation, Schedule]()
+    for each, schedule in evaluated(evaluations, max_seconds=MAX_SECONDS):
+        known[each] = schedule
+        best_found = best(known.values(), result)
         if best_found is not None and best_found.value == result.lower_bound:
             late = []
             break
@@ -275,19 +293,15 @@ def best_other_placement(
     """
     if _is_without(result):
         return None
-    searched, max_seconds = _pipeline_of(result), MAX_SECONDS_OTHER_PLACEMENT
+    searched = _pipeline_of(result)
     unplaced = _unplaced(requested, searched)
     evaluations = _evaluations(
         result,
         lambda strategy: strategy.unplaced(unplaced),
         lambda placed: _is_other_placement(placed, searched),
     )
-    schedules = {each: each.schedule for each in evaluated(evaluations, max_seconds=max_seconds)}
-    best_found = _minimum(
-        _baseline_of(schedule, result)
-        for schedule in schedules.values()
-        if schedule is not None and schedule.fits_limits
-    )
+    schedules = dict(evaluated(evaluations, max_seconds=MAX_SECONDS_OTHER_PLACEMENT)).values()
+    best_found = _minimum(_baseline_of(each, result) for each in schedules if each.fits_limits)
     if best_found is None or (reference is not None and best_found.value >= reference.value):
         return None
     return best_found

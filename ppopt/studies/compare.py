@@ -29,7 +29,7 @@ from ppopt.solver.search import problem_of
 from ppopt.solver.solve import solve_problem
 from ppopt.strategies import Options
 from ppopt.studies import robustness
-from ppopt.studies.baselines import evaluate_all
+from ppopt.studies.baselines import StrategyBatch
 from ppopt.studies.current_schedule import can_start_from, current_schedule
 from ppopt.studies.evaluate import objective_value
 from ppopt.studies.headline import DEFAULT_RUNTIME, BestSchedule, Headline, headline
@@ -279,10 +279,9 @@ class _Comparing:
         """Schedules of the strategies, and the skipped strategies, each with the reason."""
         seconds = CHOICE_SHARE * self.request.time_limit - self.request.spent
         with self.request.scope():
-            return evaluate_all(
-                self.pipelines[0], self.objective, options, self.kind,
-                names=names, search_seconds=seconds, at_least_one=True, tell=self.tell,
-            )  # fmt: skip
+            batch = StrategyBatch(self.pipelines[:1], self.objective, options, self.kind, names)
+            batch.evaluate(self.tell, search_seconds=seconds, at_least_one=True)
+        return batch.schedules, batch.skipped
 
     def search(
         self, schedules: Sequence[Schedule], hint: Schedule | None, current: Schedule | None

@@ -6,11 +6,11 @@ from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import partial, reduce
+from functools import reduce
 from math import inf
 from typing import TYPE_CHECKING, NamedTuple
 
-from ppopt.cancellation import DrivenResult, checkpoint, driven, equal_part, turns, within
+from ppopt.cancellation import DrivenResult, driven, equal_part, turns, within
 from ppopt.errors import check_type
 from ppopt.notebook_view import NotebookView
 from ppopt.problem.backward_kind import BackwardKind
@@ -24,7 +24,7 @@ from ppopt.solver.options import TIME_LIMIT, checked_options
 from ppopt.solver.result import Progress, Provenance, Result, Status
 from ppopt.solver.search import problem_of
 from ppopt.strategies import Options
-from ppopt.studies.baselines import OUT_OF_TIME, after_search, evaluate_all
+from ppopt.studies.baselines import StrategyBatch, after_search
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.frontier_curve import Curve, ParetoPoint
 from ppopt.studies.frontier_problem import FrontierProblem
@@ -33,11 +33,6 @@ from ppopt.studies.limit_candidates import with_limit
 
 if TYPE_CHECKING:
     from pandas import DataFrame
-
-_Evaluated = list[tuple[Schedule, float]]
-"""Schedules of strategies, each with the seconds to build it."""
-_Skipped = tuple[tuple[str, str], ...]
-"""Strategies that were skipped, each with the reason."""
 
 
 class FrontierPoint(NamedTuple):
@@ -212,10 +207,8 @@ def frontier(
     pipelines = _on_one_grid((pipeline, *also))
     problems = [FrontierProblem(problem_of(each, objective, kind)) for each in pipelines]
     search = ParetoSearch([each for each in problems if not each.impossible], request)
-    evaluate = partial(
-        evaluate_all, pipelines[0], objective, options or Options(), kind, also=pipelines[1:]
-    )
-    evaluated, skipped = _run(search, evaluate)
+    batch = StrategyBatch(pipelines, objective, options or Options(), kind)
+    _run(search, batch)
     points = tuple(_point(search, point) for point in search.curve.points)
     return Frontier(
         pipeline=pipeline,
@@ -228,8 +221,8 @@ def frontier(
             (problems[0].memory(limit), problems[0].time(value))
             for limit, value in search.curve.bounds
         ),
-        baselines=_baselines(problems, evaluated, points),
-        skipped=skipped,
+        baselines=_baselines(problems, batch.schedules, points),
+        skipped=batch.skipped,
         provenance=request.provenance,
         solve_seconds=request.spent,
         placements=tuple(each.name for each in problems) if also else (),
@@ -242,10 +235,8 @@ def _on_one_grid(pipelines: Sequence[Pipeline]) -> list[Pipeline]:
     return [each if each.grid == grid else replace(each, grid=grid) for each in pipelines]
 
 
-def _run(
-    search: ParetoSearch, evaluate: Callable[..., tuple[_Evaluated, _Skipped]]
-) -> tuple[_Evaluated, _Skipped]:
-    """Evaluate the strategies, and search from them; returns `evaluate` of all strategies.
+def _run(search: ParetoSearch, batch: StrategyBatch) -> None:
+    """Evaluate the strategies, and search from them.
 
     Strategies that were skipped for lack of time are evaluated after the search, which then ends
     slightly after the time limit.
@@ -255,25 +246,16 @@ def _run(
     seconds, search_seconds = params.strategies * limit, params.strategy_searches * limit
     with request.scope():
         with within(seconds):
-            evaluated, skipped = evaluate(tell=request.tell, search_seconds=search_seconds)
-        starts = [schedule for schedule, _ in evaluated]
+            batch.evaluate(request.tell, search_seconds=search_seconds)
+        strategies = [schedule for schedule, _ in batch.schedules]
+        starts = [*strategies]
         with within(2 * seconds - request.spent):
-            strategies = tuple(starts)
             for problem, turn in turns(search.problems, equal_part):
                 with turn:
                     starts.extend(problem.first_schedules(strategies))
         search.run(starts)
-    late = [name for name, reason in skipped if reason == OUT_OF_TIME]
-    if late:
-        with after_search(request.seconds, request.spent):
-            checkpoint()
-            further, still_skipped = evaluate(names=late)
-            search.seed(schedule for schedule, _ in further)
-            evaluated += further
-            skipped = tuple(
-                sorted([*(each for each in skipped if each[0] not in late), *still_skipped])
-            )
-    return evaluated, skipped
+    with after_search(request.seconds, request.spent):
+        search.seed(batch.evaluate())
 
 
 def _point(search: ParetoSearch, point: ParetoPoint) -> FrontierPoint:
@@ -348,7 +330,7 @@ def _of_each(problems: Sequence[FrontierProblem], text_of: Callable[[FrontierPro
 
 def _baselines(
     problems: Sequence[FrontierProblem],
-    evaluated: _Evaluated,
+    evaluated: Sequence[tuple[Schedule, float]],
     points: tuple[FrontierPoint, ...],
 ) -> tuple[FrontierBaseline, ...]:
     baselines = []

@@ -8,7 +8,7 @@ the others show where a better schedule may exist.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from itertools import product
@@ -67,7 +67,9 @@ class PlanBaselines:
                 each.configuration.batches != batches, each.name not in KNOWN, not each.in_space
             )
         )  # fmt: skip
-        yield from _schedules(evaluated(self._evaluations, max_seconds=MAX_SECONDS, **limits))
+        for _, schedule in evaluated(self._evaluations, max_seconds=MAX_SECONDS, **limits):
+            if schedule.fits_limits:
+                yield schedule
 
     def refine(self) -> Iterator[Schedule]:
         """Continue the searches of the strategies that gains are reported over.
@@ -85,7 +87,8 @@ class PlanBaselines:
         for evaluation, turn in turns([*chosen]):
             with turn:
                 evaluation.descend()
-            yield from _schedules([evaluation])
+            if evaluation.schedule is not None and evaluation.schedule.fits_limits:
+                yield evaluation.schedule
 
     def _known(self, batches: int) -> dict[PlanEvaluation, PlanBaseline]:
         """Strategies within the memory limits."""
@@ -168,9 +171,3 @@ class PlanBaselines:
                     strategy, placed, self._objective, options, configuration=configuration,
                     in_space=not twice and searched in space,
                 )  # fmt: skip
-
-
-def _schedules(evaluations: Iterable[Evaluation]) -> Iterator[Schedule]:
-    """Schedules of evaluations that are within the memory limits."""
-    schedules = (each.schedule for each in evaluations)
-    return (schedule for schedule in schedules if schedule is not None and schedule.fits_limits)

@@ -24,9 +24,9 @@ from ppopt.studies.baselines import (
     GRACE,
     OVERRUN_FACTOR,
     Baseline,
+    StrategyBatch,
     baseline,
     best_other_placement,
-    evaluate_all,
 )
 from tests.cli.cli_run import done, json_of, run
 from tests.clock import SHORT, work_clock
@@ -75,11 +75,11 @@ def test_it_is_the_best_of_all_strategies_with_that_placement(
         stop=is_scheduled,
     )
     kind = BackwardKind.uniform(fused=fused)
-    evaluated, _ = evaluate_all(pipeline, objective, ppopt.Options(), kind)
+    batch = StrategyBatch([pipeline], objective, ppopt.Options(), kind)
     result = replace(result, provenance=replace(result.provenance, time_limit=60))
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.value_ticks(objective))
-        for schedule, _ in evaluated
+        for schedule in batch.evaluate()
         if schedule.pipeline.layout == pipeline.layout and schedule.fits_limits
     ]
     best = baseline(result)
@@ -102,13 +102,12 @@ def test_elsewhere_is_the_best_of_all_strategies_of_other_placements(more: dict[
     unplaced = pipeline
     if pipeline.named_placement:
         unplaced = replace(pipeline, placement=None, chunks=None)
-    evaluated, _ = evaluate_all(
-        replace(unplaced, mem_limit=pipeline.limits), ppopt.Objective.MAKESPAN, ppopt.Options()
-    )
+    limited = replace(unplaced, mem_limit=pipeline.limits)
+    batch = StrategyBatch([limited], ppopt.Objective.MAKESPAN, ppopt.Options())
     uneven = "forward" not in more
     values = [
         schedule.pipeline.ticks.time(schedule.metrics.makespan_ticks)
-        for schedule, _ in evaluated
+        for schedule in batch.evaluate()
         if schedule.pipeline.layout != pipeline.layout
         and schedule.pipeline.num_slices == 1
         and schedule.fits_limits

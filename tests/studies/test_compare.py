@@ -40,12 +40,12 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
     Their schedules state the time limit of the comparison.
     """
     searches: list[tuple[Pipeline, float]] = []
-    evaluate_all, late = compare.evaluate_all, [0.0]
+    evaluate, late = compare.StrategyBatch.evaluate, [0.0]
     clock = SimpleNamespace(monotonic=lambda: late[0])
 
     def slowly(*arguments: Any, **more: Any) -> Any:
         late[0] += 300
-        return evaluate_all(*arguments, **more)
+        return evaluate(*arguments, **more)
 
     def search(problem: Problem, options: SolveOptions, *more: Any, **named: Any) -> Result:
         searches.append((problem.pipeline, options.seconds))
@@ -53,7 +53,7 @@ def test_searches_get_the_time_that_strategies_leave(monkeypatch: pytest.MonkeyP
 
     for module in (solve_options, cancellation):
         monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(compare, "evaluate_all", slowly)
+    monkeypatch.setattr(compare.StrategyBatch, "evaluate", slowly)
     monkeypatch.setattr(compare, "solve_problem", search)
     pipeline = Pipeline(stages=2, batches=4)
     placed = [Pipeline(stages=2, batches=4, placement=name) for name in ("v", "interleaved")]
