@@ -13,6 +13,7 @@ import queue
 import signal
 import threading
 from contextlib import suppress
+from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
 from typing import TYPE_CHECKING
@@ -44,8 +45,9 @@ class _Worker:
         self._num_received = self._num_stopped = 0
         """Number of tasks received, and of the first of them that end."""
         self._lock = threading.Lock()
-        """Held while a task begins or ends, and while one is stopped."""
-        self._running = False
+        """Held while a task begins, ends, is stopped or reports: CP-SAT has threads of its own."""
+        self._running = 0
+        """Number of the running task; 0: none is running."""
         self._cutoff: int | None = None
         """Cutoff of the task received last."""
         threading.Thread(target=self._receive, daemon=True).start()
@@ -78,19 +80,25 @@ class _Worker:
             content = self._tasks.get()
             with interrupts.recorded():
                 with self._lock:
-                    self._running = True
+                    self._running = number
                     if number <= self._num_stopped:
                         interrupts.RECORD(signal.SIGTERM)
-                done = self._perform(content)
+                done = self._perform(content, number)
                 with self._lock:
-                    self._running = False
+                    self._running = 0
             self._connection.send(done)
 
-    def _perform(self, content: bytes) -> Done:
+    def _perform(self, content: bytes, number: int) -> Done:
         from ppopt.solver.engines.engine import Link  # noqa: PLC0415  within the bound of memory
 
         task: TaskProtocol = pickle.loads(content)
-        return task.perform(Link(self._connection.send, self._ends))
+        return task.perform(Link(partial(self._report, number), self._ends))
+
+    def _report(self, number: int, state: Progress) -> None:
+        """Send the state of a task while it is running."""
+        with self._lock:
+            if self._running == number:
+                self._connection.send(state)
 
     def _ends(self, state: Progress) -> bool:
         """Whether the bound of the running search is at its cutoff."""
