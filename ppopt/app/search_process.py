@@ -11,8 +11,7 @@ from ppopt.problem.backward_kind import BackwardKind
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.process_pool import SearchEngine
-from ppopt.solver.choices.search_tasks import SearchDone
-from ppopt.solver.engines.engine import Link
+from ppopt.solver.engines.engine import Link, SearchDone
 from ppopt.solver.result import Progress, Result
 
 POLL = 0.1
@@ -31,12 +30,13 @@ class Task(NamedTuple):
     workers: int
     seed: int
 
-    def perform(self, link: Link) -> SearchDone:
+    def perform(self, link: Link) -> SearchDone[Result]:
         """Search, until the link ends it."""
         from ppopt.solver.solve import solve  # noqa: PLC0415  in the process of the search
 
         try:
-            return SearchDone(outcome=solve(**self._asdict(), **link._asdict()))
+            result = solve(**self._asdict(), progress=link.progress, stop=link.stop)
+            return SearchDone(outcome=result)
         except (InputError, NotApplicableError) as error:
             return SearchDone(outcome=error)
 

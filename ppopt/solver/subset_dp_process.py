@@ -7,18 +7,21 @@ messages whenever they check for a stop.
 
 from __future__ import annotations
 
-import subprocess
 import time
-from multiprocessing.connection import Connection
+from collections.abc import Callable
+from functools import partial
+from operator import attrgetter
 from typing import NamedTuple
 
 from ppopt.cancellation import within
 from ppopt.errors import VerificationError
 from ppopt.problem.problem import Problem
-from ppopt.solver import child_process
 from ppopt.solver.bound import Bound
 from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.budget import Budget
+from ppopt.solver.child_process import interpreter
+from ppopt.solver.engines.engine import Died, Link, SearchDone
+from ppopt.solver.engines.local import LocalEngine
 from ppopt.solver.incumbent import Incumbent
 from ppopt.solver.method import Outcome
 from ppopt.solver.parameters import SubsetParams
@@ -31,23 +34,43 @@ FIRST_ROUND = 6.0
 """Seconds of the first round; each round takes twice as long."""
 MIN_SECONDS = 3.0
 """Minimum number of remaining seconds to start the process, which takes half a second."""
+_TASK = 0
+"""Id of the only task of the process."""
+
+
+class BestValues(NamedTuple):
+    """Message of either process: its best value and bound."""
+
+    value: int
+    bound: Bound
 
 
 class SubsetProblem(NamedTuple):
-    """First message to the process: the problem to solve."""
+    """The dynamic programs of a problem as a task."""
 
     problem: Problem
     seconds: float
     """Seconds left."""
-    value: int
-    bound: Bound
+    known: BestValues
 
+    @property
+    def workers(self) -> int:
+        """Number of processors that it uses."""
+        return 1
 
-class BestValues(NamedTuple):
-    """Message of either side: its best value and bound."""
-
-    value: int
-    bound: Bound
+    def perform(self, link: Link) -> SearchDone[BestValues]:
+        """Solve subsets until all are solved, or until the bound reaches the value."""
+        incumbent = Incumbent(self.problem, self.known.bound, value=self.known.value)
+        whole = Budget(incumbent, self.seconds, BY_CLOCK)
+        assert link.progress is not None
+        exchange = _Exchange(incumbent, link.latest, link.progress)
+        whole.poll_by(exchange)
+        try:
+            with within(self.seconds):
+                _search(incumbent, whole)
+        except VerificationError as error:
+            return SearchDone(outcome=error)
+        return SearchDone(outcome=exchange.own)
 
 
 class SubsetDPProxy:
@@ -61,9 +84,9 @@ class SubsetDPProxy:
 
     def __init__(self, local: SubsetDP) -> None:
         self._local = local
-        self._process: subprocess.Popen[bytes] | None = None
-        self._link: _Link | None = None
-        self._budget: Budget | None = None
+        self._engine: LocalEngine | None = None
+        self.active = False
+        """Whether the process is running, has ended without an error, or was killed."""
 
     def supports(self, problem: Problem) -> bool:
         """Whether `SubsetDP` supports a problem."""
@@ -78,54 +101,35 @@ class SubsetDPProxy:
             self.begin(incumbent, budget)
         return outcome
 
-    @property
-    def active(self) -> bool:
-        """Whether the process is running or has ended without an error."""
-        return self._process is not None and (self._process.poll() or 0) <= 0
-
     def begin(self, incumbent: Incumbent, budget: Budget) -> None:
         """Start the process, once, if enough time remains and the system supports it.
 
         The incumbent must have a schedule.
         """
-        python = child_process.interpreter()
-        if self._process or python is None or budget.search_left < MIN_SECONDS:
+        if self._engine or interpreter() is None or budget.search_left < MIN_SECONDS:
             return
-        assert incumbent.value is not None
-        try:
-            connection, self._process = child_process.start(python, __name__)
-        except OSError:
-            return
-        self._budget = budget
-        self._link = _Link(connection, incumbent, budget, leads=True)
-        budget.poll_by(self._link.exchange)
-        self._link.send(
-            SubsetProblem(incumbent.problem, budget.search_left, incumbent.value, incumbent.bound)
-        )
+        self._engine, self.active = LocalEngine(1, retries=0), True
+        exchange = _Exchange(incumbent, self._received, partial(self._engine.tell, _TASK))
+        task = SubsetProblem(incumbent.problem, budget.search_left, exchange.own)
+        self._engine.submit(_TASK, task)
+        budget.poll_by(exchange)
+        exchange()
+
+    def _received(self) -> BestValues | None:
+        """Latest message of the process; raises VerificationError if its bound is too high."""
+        assert self._engine is not None
+        for _, done in self._engine.wait(0):
+            self._engine.close()
+            if isinstance(done, SearchDone):
+                values: BestValues = done.result
+                return values
+            self.active = isinstance(done, Died) and done.status < 0
+        return self._engine.states.get(_TASK)
 
     def close(self) -> None:
         """End the process."""
-        if self._process is not None and self._link is not None and self._budget is not None:
-            self._budget.poll_by(lambda: None)
-            self._process.kill()
-            self._process.wait()
-            self._link.connection.close()
-
-
-def serve(descriptor: int) -> None:
-    """Solve subsets for the process at the other end of a pipe, until it ends or all are solved."""
-    with Connection(descriptor) as connection:
-        job: SubsetProblem = connection.recv()
-        incumbent = Incumbent(job.problem, job.bound, value=job.value)
-        whole = Budget(incumbent, job.seconds, BY_CLOCK)
-        link = _Link(connection, incumbent, whole, leads=False)
-        whole.poll_by(link.exchange)
-        try:
-            with within(job.seconds):
-                _search(incumbent, whole)
-        except VerificationError as error:
-            link.send(error)
-        link.tell()
+        if self._engine is not None:
+            self._engine.close()
 
 
 def _search(incumbent: Incumbent, whole: Budget) -> None:
@@ -136,79 +140,46 @@ def _search(incumbent: Incumbent, whole: Budget) -> None:
         seconds *= 2
 
 
-class _Link:
-    """One end of the pipe between two searches of the same problem."""
+class _Exchange:
+    """Messages between two searches of the same problem."""
 
     def __init__(
         self,
-        connection: Connection,
         incumbent: Incumbent,
-        budget: Budget,
-        *,
-        leads: bool,
+        receive: Callable[[], BestValues | None],
+        send: Callable[[BestValues], None],
     ) -> None:
-        """`leads`: this end has schedules, and continues when the other process has ended."""
-        assert incumbent.value is not None
-        self.connection = connection
-        self._incumbent = incumbent
-        self._budget = budget
-        self._leads = leads
-        self._cut = False
-        self._value = incumbent.value
-        self._bound = incumbent.bound.value
+        """`receive` returns the latest message of the other search; None: there is none."""
+        self._incumbent, self._receive, self._send = incumbent, receive, send
+        self._known = self.own
+        """Best value and bound that the other search has."""
         self._next = 0.0
         """Instant of `time.monotonic` of the next exchange."""
 
-    def exchange(self) -> None:
-        """Receive improvements of the other side and send own ones, at most once per pause."""
+    @property
+    def own(self) -> BestValues:
+        """Best value and bound of this search."""
+        assert self._incumbent.value is not None
+        return BestValues(self._incumbent.value, self._incumbent.bound)
+
+    def __call__(self) -> None:
+        """Receive improvements of the other search and send own ones, at most once per pause."""
         now = time.monotonic()
-        if self._cut or now < self._next:
+        if now < self._next:
             return
         self._next = now + PAUSE
-        for news in self._received():
-            self._receive(news)
-        self.tell()
+        received = self._receive()
+        if received is not None:
+            self._include(received)
+        own, known = self.own, self._known
+        if own.value < known.value or own.bound.value > known.bound.value:
+            self._known = own
+            self._send(own)
 
-    def _received(self) -> list[BestValues]:
-        """Read messages of the other side; raises VerificationError if its bound is too high."""
-        messages = []
-        try:
-            while self.connection.poll():
-                message = self.connection.recv()
-                if isinstance(message, VerificationError):
-                    raise message
-                messages.append(message)
-        except (EOFError, OSError):
-            self._end()
-        return messages
-
-    def tell(self) -> None:
-        """Send the value and the bound if the other side has worse ones."""
-        search = self._incumbent
-        assert search.value is not None
-        if search.value < self._value or search.bound.value > self._bound:
-            self._value, self._bound = search.value, search.bound.value
-            self.send(BestValues(search.value, search.bound))
-
-    def send(self, message: SubsetProblem | BestValues | VerificationError) -> None:
-        """Send a message, unless the other side has ended."""
-        if self._cut:
-            return
-        try:
-            self.connection.send(message)
-        except OSError:
-            self._end()
-
-    def _end(self) -> None:
-        self._cut = True
-        if not self._leads:
-            self._budget.stop()
-
-    def _receive(self, news: BestValues) -> None:
-        search = self._incumbent
-        assert search.value is not None
-        if not self._leads:
-            search.value = min(search.value, news.value)
-        self._value = min(self._value, news.value)
-        self._bound = max(self._bound, news.bound.value)
-        search.raise_bound(news.bound)
+    def _include(self, received: BestValues) -> None:
+        search, known = self._incumbent, self._known
+        if search.best is None:
+            search.value = min(self.own.value, received.value)
+        bound = max(known.bound, received.bound, key=attrgetter("value"))
+        self._known = BestValues(min(known.value, received.value), bound)
+        search.raise_bound(received.bound)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from math import inf
-from typing import Any
+from threading import Timer
+from time import sleep
+from typing import Any, NamedTuple
 
 import pytest
 
@@ -20,10 +22,10 @@ from ppopt.solver import child_process
 from ppopt.solver.choices import process_pool, search_tasks
 from ppopt.solver.choices.process_pool import ProcessPool, SearchEngine, Searches
 from ppopt.solver.choices.search import ConfigurationSearch
-from ppopt.solver.choices.search_tasks import SearchDone, SearchTask
-from ppopt.solver.engines.engine import Link
+from ppopt.solver.choices.search_tasks import SearchTask
+from ppopt.solver.engines.engine import STOPPED, Done, Link, SearchDone, run_tasks
 from ppopt.solver.options import SolveOptions
-from ppopt.solver.result import Result, Status
+from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import verify
 from tests.solver.test_choice_search import Forwards
@@ -119,7 +121,7 @@ def test_a_search_uses_the_processes(
 ) -> None:
     """No configuration is searched in this process, and none of the processes stays."""
 
-    def refused(*_: Any) -> SearchDone:
+    def refused(*_: Any) -> SearchDone[Result]:
         raise AssertionError("searched here")
 
     monkeypatch.setattr(SearchTask, "perform", refused)
@@ -303,7 +305,7 @@ def test_a_cutoff_ends_a_search(engine: SearchEngine) -> None:
     received = Received()
 
     def ends() -> bool:
-        engine.cut(7, 1)
+        engine.tell(7, 1)
         return False
 
     POOL.run(engine, iter([next(long_tasks())]), received, ends)
@@ -314,10 +316,10 @@ def test_a_cutoff_ends_a_search(engine: SearchEngine) -> None:
 class Returned:
     """A task with a known outcome."""
 
-    done: SearchDone
+    done: SearchDone[Result]
     workers = 1
 
-    def perform(self, _: Link) -> SearchDone:
+    def perform(self, _: Link) -> SearchDone[Result]:
         return self.done
 
 
@@ -334,6 +336,39 @@ def test_an_error_of_the_verifier_reaches_the_parent(
     with pytest.raises(VerificationError, match="above a value"):
         POOL.run(engine, tasks(), Received())
     assert engine.busy == 0
+
+
+class Late(NamedTuple):
+    """A task, of which a thread reports after its end."""
+
+    workers = 1
+
+    def perform(self, link: Link) -> Done:
+        assert link.progress is not None
+        Timer(0.1, link.progress, [Progress(0.0, "", 1, 0, 1)]).start()
+        return STOPPED
+
+
+class Sleep(NamedTuple):
+    """A task of half a second."""
+
+    workers = 1
+
+    def perform(self, _: Link) -> Done:
+        sleep(0.5)
+        return STOPPED
+
+
+def test_an_ended_task_has_no_state(engine: SearchEngine) -> None:
+    """Threads of CP-SAT may outlive their search: the next search has not their values."""
+    tasks, states = iter([(0, Late()), (1, Sleep())]), list[Any]()
+
+    def ends() -> bool:
+        states.extend(engine.states.values())
+        return False
+
+    run_tasks(engine, lambda: next(tasks, None), lambda _: None, ends, at_once=1)
+    assert not states
 
 
 def test_processes_end_with_their_owner() -> None:

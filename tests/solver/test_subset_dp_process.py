@@ -11,8 +11,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
-from multiprocessing import Pipe
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from ppopt.solver.bounds.subset_dynamic_program import SubsetDP
 from ppopt.solver.bounds.subset_selection import dp_subset_bound
 from ppopt.solver.budget import SolverLimits
 from ppopt.solver.cp_sat import cpsat
+from ppopt.solver.engines.engine import Link
 from ppopt.solver.parameters import SubsetParams
 from ppopt.solver.result import Progress
 from ppopt.solver.subset_dp_process import (
@@ -36,14 +35,13 @@ from ppopt.solver.subset_dp_process import (
     BestValues,
     SubsetDPProxy,
     SubsetProblem,
-    _Link,
-    serve,
+    _Exchange,
 )
 from tests.cli.cli_run import process
 from tests.cli.terminal import of_session
 from tests.clock import HANGS, wait_until
 from tests.factories.instances import V
-from tests.factories.searches import Begun, begun
+from tests.factories.searches import Begun, begun, waiting
 
 PROBLEM = Problem(V, Objective.MAKESPAN, BackwardKind.SPLIT)
 LONG = Problem(
@@ -72,15 +70,6 @@ def beside(search: Begun) -> Iterator[SubsetDPProxy]:
         yield remote
     finally:
         remote.close()
-
-
-def serving() -> tuple[Connection, threading.Thread]:
-    """The pipe to a process that waits for its job, in a thread of this process."""
-    client, server_end = Pipe()
-    thread = threading.Thread(target=serve, args=(os.dup(server_end.fileno()),), daemon=True)
-    server_end.close()
-    thread.start()
-    return client, thread
 
 
 @pytest.fixture
@@ -118,12 +107,11 @@ def test_a_search_goes_on_without_them(started: list[subprocess.Popen[bytes]]) -
         (server,) = started
         server.kill()
         server.wait()
-        link = process._link
-        assert link is not None
-        while not link._cut:
+        assert process._engine is not None
+        while process._engine.busy:
             assert not search.budget().search_over
             time.sleep(PAUSE)
-        assert not search.budget().search_over
+        assert not search.budget().search_over and process.active
 
 
 @pytest.mark.slow
@@ -175,95 +163,57 @@ def test_one_worker_has_no_process(started: list[subprocess.Popen[bytes]]) -> No
     assert not started
 
 
-def link(connection: Connection, search: Begun, *, leads: bool) -> _Link:
-    return _Link(connection, search.incumbent, search.whole, leads=leads)
+def task(problem: Problem, value: int, bound: Bound) -> SubsetProblem:
+    return SubsetProblem(problem, 600.0, BestValues(value, bound))
 
 
 def test_both_sides_know_of_the_better_one() -> None:
     """Values go to the process, bounds both ways; nothing is sent twice."""
-    client, server_end = Pipe()
-    with client, server_end:
-        search, remote = begun(PROBLEM), begun(PROBLEM)
-        assert search.incumbent.value is not None
-        ours, theirs = link(client, search, leads=True), link(server_end, remote, leads=False)
-        search.incumbent.value -= 100
-        ours.exchange()
-        theirs.exchange()
-        assert remote.incumbent.value == search.incumbent.value
-        remote.incumbent.raise_bound(dp_subset_bound((3,), 590))
-        theirs.tell()
-        ours.tell()
-        assert client.poll(1)
-        assert not server_end.poll(0)
-        time.sleep(2 * PAUSE)
-        ours.exchange()
-        assert search.incumbent.bound.value == 590
-        assert not server_end.poll(0)
+    ours, theirs = list[BestValues](), list[BestValues]()
+    search, remote = begun(PROBLEM), waiting(PROBLEM)
+    remote.incumbent.value = search.incumbent.value
+    assert search.incumbent.value is not None
+    here = _Exchange(search.incumbent, lambda: theirs[-1] if theirs else None, ours.append)
+    there = _Exchange(remote.incumbent, lambda: ours[-1] if ours else None, theirs.append)
+    search.incumbent.value -= 100
+    here()
+    there()
+    assert remote.incumbent.value == search.incumbent.value
+    assert (len(ours), len(theirs)) == (1, 0)
+    time.sleep(2 * PAUSE)
+    remote.incumbent.raise_bound(dp_subset_bound((3,), 590))
+    there()
+    here()
+    assert search.incumbent.bound.value == 590
+    assert (len(ours), len(theirs)) == (1, 1)
 
 
 def test_a_bound_that_contradicts_a_schedule_reaches_the_user() -> None:
     """A bound above a schedule is a bug, whichever process finds it."""
-    client, server = serving()
-    with client:
-        search = begun(PROBLEM)
+    search = begun(PROBLEM)
+    with beside(search) as process:
+        process.begin(search.incumbent, search.whole)
+        assert process._engine is not None and search.incumbent.value is not None
         wrong = Bound(search.incumbent.value + 1, "", Certificate(Argument.SEARCH))
-        ours = link(client, search, leads=True)
-        ours.send(SubsetProblem(PROBLEM, 600.0, search.incumbent.value, search.incumbent.bound))
-        ours.send(BestValues(search.incumbent.value, wrong))
-        assert client.poll(HANGS)
+        process._engine.tell(0, BestValues(search.incumbent.value, wrong))
         with pytest.raises(VerificationError, match="lies above a schedule"):
-            ours.exchange()
-        server.join(HANGS)
+            wait_until(lambda: search.budget().search_over)
 
 
 def test_the_process_receives_values_and_sends_bounds() -> None:
     """Told that there is a schedule of 595 they have nothing left to ask, and end."""
-    client, server = serving()
-    with client:
-        low = dp_subset_bound((0,), 594)
-        client.send(SubsetProblem(PROBLEM, 600.0, 700, low))
-        client.send(BestValues(595, low))
-        assert client.poll(HANGS)
-        news: BestValues = client.recv()
-        assert (news.value, news.bound.value) == (595, 595)
-        assert news.bound.certificate.devices == (3,)
-        server.join(HANGS)
-    assert not server.is_alive()
+    low = dp_subset_bound((0,), 594)
+    link = Link(lambda _: None, None, lambda: BestValues(595, low))
+    values = task(PROBLEM, 700, low).perform(link).result
+    assert (values.value, values.bound.value) == (595, 595)
+    assert values.bound.certificate.devices == (3,)
 
 
 def test_a_bound_found_by_the_search_needs_no_process() -> None:
-    client, server = serving()
-    with client:
-        client.send(
-            SubsetProblem(LONG, 600.0, 9000, Bound(1, "", Certificate(Argument.WORK, (0,))))
-        )
-        client.send(BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH))))
-        server.join(HANGS)
-    assert not server.is_alive()
-
-
-def test_the_process_ends_with_the_search(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However it ends: the pipe is closed then."""
-    running = threading.Event()
-    run = SubsetDP.run
-
-    def noted(subsets: SubsetDP, *arguments: Any) -> Any:
-        running.set()
-        return run(subsets, *arguments)
-
-    monkeypatch.setattr(SubsetDP, "run", noted)
-    client, server = serving()
-    search = begun(LONG)
-    assert search.incumbent.value is not None
-    client.send(
-        SubsetProblem(
-            search.incumbent.problem, 600.0, search.incumbent.value, search.incumbent.bound
-        )
-    )
-    assert running.wait(HANGS) and server.is_alive()
-    client.close()
-    server.join(HANGS)
-    assert not server.is_alive()
+    proved = BestValues(9000, Bound(9000, "", Certificate(Argument.SEARCH)))
+    first = Bound(1, "", Certificate(Argument.WORK, (0,)))
+    done = task(LONG, 9000, first).perform(Link(lambda _: None, None, lambda: proved))
+    assert done.result.bound.value == 9000
 
 
 def test_what_asks_whether_it_is_enough_may_fail() -> None:

@@ -153,7 +153,7 @@ class Driver:
         def ended() -> bool:
             if self._state.end is not None:
                 for configuration, _ in self._waiting.values():
-                    engine.cut(configuration, configuration.in_ticks(self._state.end))
+                    engine.tell(configuration, configuration.in_ticks(self._state.end))
             states = engine.states.items()
             value = min_known(each.weighted(state.value_ticks) for each, state in states)
             if value is not None and value not in reported:

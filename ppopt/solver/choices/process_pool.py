@@ -12,8 +12,8 @@ from itertools import islice
 
 from ppopt.cancellation import over, seconds_left
 from ppopt.solver.child_process import interpreter
-from ppopt.solver.choices.search_tasks import SearchDone, SearchTask
-from ppopt.solver.engines.engine import Ended, Engine, TaskId, run_tasks
+from ppopt.solver.choices.search_tasks import SearchTask
+from ppopt.solver.engines.engine import Ended, Engine, SearchDone, TaskId, run_tasks
 from ppopt.solver.engines.local import LocalEngine
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result

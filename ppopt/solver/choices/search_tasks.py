@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from typing import NamedTuple
 
@@ -18,7 +18,7 @@ from ppopt.solver.bound import Bound
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Key
-from ppopt.solver.engines.engine import ALONE, Done, Link
+from ppopt.solver.engines.engine import ALONE, Link, SearchDone
 from ppopt.solver.heuristics.construction import ListScheduling
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Result
@@ -27,20 +27,6 @@ from ppopt.solver.warm_start import WarmStart
 
 MIN_SEARCH = 0.01
 """Minimum seconds of a search."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class SearchDone(Done):
-    """Outcome of a search: its result, or the error that it raised."""
-
-    outcome: Result | Exception
-
-    @property
-    def result(self) -> Result:
-        """Result; raises the error of the search."""
-        if isinstance(self.outcome, Exception):
-            raise self.outcome
-        return self.outcome
 
 
 class SearchTask(NamedTuple):
@@ -81,10 +67,10 @@ class SearchTask(NamedTuple):
         """The search in another process, with so many workers."""
         return self._replace(options=replace(self.options.detached, workers=workers))
 
-    def perform(self, link: Link = ALONE) -> SearchDone:
+    def perform(self, link: Link = ALONE) -> SearchDone[Result]:
         """Search in the time left, until the link ends it."""
         with within(self.seconds):
-            options = self.options.in_scope(*link)
+            options = self.options.in_scope(link.progress, link.stop)
         try:
             with shield():
                 return SearchDone(outcome=search_from(self.start, self.problem, options))

@@ -7,15 +7,16 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from ppopt import interrupts
 from ppopt.cancellation import DrivenResult, shield
-from ppopt.solver.result import Callback, Progress, Stop
+from ppopt.solver.result import Callback, Stop
 from ppopt.versions import version
 
 PAUSE = 0.05
 """Seconds between two checks for the end."""
+Outcome = TypeVar("Outcome")
 STOPPING = 10.0
 """Seconds within which stopped tasks must end."""
 
@@ -30,6 +31,28 @@ class Done(DrivenResult):
     """Version of the process that performed the task."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class SearchDone(Done, Generic[Outcome]):
+    """Outcome of a search in another process: its result, or the error that it raised."""
+
+    outcome: Outcome | Exception
+
+    @property
+    def result(self) -> Outcome:
+        """Result; raises the error of the search."""
+        if isinstance(self.outcome, Exception):
+            raise self.outcome
+        return self.outcome
+
+
+@dataclass(frozen=True, kw_only=True)
+class Died(Done):
+    """Outcome of a task whose process died."""
+
+    status: int
+    """Exit status of the process; negative: it was killed by a signal."""
+
+
 STOPPED = Done(interrupted=True)
 """Outcome of a task that was not started, or ended without a result."""
 TaskId = Any
@@ -41,8 +64,11 @@ Ended = Sequence[tuple[TaskId, Done]]
 class Link(NamedTuple):
     """Callbacks of a running task to the process that waits for it."""
 
-    progress: Callback | None = None
+    progress: Callable[[Any], None] | None = None
+    """Called with the state of the work, a `Progress` if it is a search."""
     stop: Stop | None = None
+    latest: Callable[[], Any] = lambda: None
+    """Returns the latest message of the other process."""
 
 
 ALONE = Link()
@@ -96,12 +122,15 @@ class Engine(Protocol):
         self.drop()
 
     @property
-    def states(self) -> Mapping[TaskId, Progress]:
+    def states(self) -> Mapping[TaskId, Any]:
         """Last states that running tasks reported; an engine may know none."""
         return {}
 
-    def cut(self, task_id: TaskId, value: int) -> None:  # noqa: ARG002  of the protocol
-        """End a search when its bound reaches a value; an engine may ignore this."""
+    def tell(self, task_id: TaskId, message: Any) -> None:  # noqa: ARG002  of the protocol
+        """Send a message to a running task; an engine may ignore this.
+
+        A number ends a search when its bound reaches it.
+        """
         return
 
 

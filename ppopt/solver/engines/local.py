@@ -14,14 +14,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from math import inf
 from multiprocessing.connection import Connection, wait
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ppopt import processors
 from ppopt.errors import InputError
 from ppopt.solver import child_process
-from ppopt.solver.engines.engine import STOPPED, Done, Ended, Engine, TaskId, TaskProtocol
+from ppopt.solver.engines.engine import STOPPED, Died, Done, Ended, Engine, TaskId, TaskProtocol
 from ppopt.solver.engines.worker import OUT_OF_MEMORY
-from ppopt.solver.result import Progress
 
 _MODULE = "ppopt.solver.engines.worker"
 _ONE_THREAD = {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
@@ -43,19 +42,19 @@ class _Worker:
         self.link: Connection
         self.process: subprocess.Popen[bytes]
         self.tasks: deque[_Assignment] = deque()
-        self.state: Progress | None = None
+        self.state: Any = None
         """Last state that the running task reported."""
-        self.cutoff: int | None = None
-        """Last cutoff sent."""
+        self.message: Any = None
+        """Last message sent to the running task."""
         self.link, self.process = child_process.start(python, _MODULE, _ONE_THREAD)
 
     def assign(self, assignment: _Assignment) -> None:
         """Assign a task."""
         self.tasks.append(assignment)
-        self.cutoff = None
+        self.message = None
         self.send(pickle.dumps(assignment.task))
 
-    def send(self, message: bytes | int | None) -> None:
+    def send(self, message: Any) -> None:
         """Send a message; if the process is dead, reading its pipe shows that."""
         with suppress(OSError):
             self.link.send(message)
@@ -105,7 +104,7 @@ class LocalEngine(Engine):
         return int(min(self._jobs, len(self.workers) + self._starts))
 
     @property
-    def states(self) -> Mapping[TaskId, Progress]:
+    def states(self) -> Mapping[TaskId, Any]:
         """Last states that running tasks reported."""
         return {
             worker.tasks[0].task_id: worker.state
@@ -113,12 +112,12 @@ class LocalEngine(Engine):
             if worker.tasks and worker.state is not None
         }
 
-    def cut(self, task_id: TaskId, value: int) -> None:
-        """End a search when its bound reaches a value, if no task waits for its process."""
+    def tell(self, task_id: TaskId, message: Any) -> None:
+        """Send a message to a running task, if no task waits for its process."""
         for worker in self.workers:
-            if [task.task_id for task in worker.tasks] == [task_id] and worker.cutoff != value:
-                worker.cutoff = value
-                worker.send(value)
+            if [task.task_id for task in worker.tasks] == [task_id] and worker.message != message:
+                worker.message = message
+                worker.send(message)
 
     def submit(self, task_id: TaskId, task: TaskProtocol) -> None:
         """Assign a task to the process with the fewest."""
@@ -151,10 +150,10 @@ class LocalEngine(Engine):
 
     def _received(self, worker: _Worker) -> Ended:
         try:
-            message: Done | Progress = worker.link.recv()
+            message = worker.link.recv()
         except (EOFError, OSError):
             return self._died(worker)
-        if isinstance(message, Progress):
+        if not isinstance(message, Done):
             worker.state = message
             return []
         worker.state = None
@@ -174,7 +173,8 @@ class LocalEngine(Engine):
             self._retried.append(assignment._replace(tries=assignment.tries + 1))
             return []
         times = f", {assignment.tries + 1} times" if assignment.tries else ""
-        return [(assignment.task_id, Done(failed=f"its process {_cause(status)}{times}"))]
+        died = Died(failed=f"its process {_cause(status)}{times}", status=status)
+        return [(assignment.task_id, died)]
 
     def stop(self) -> None:
         """Ask tasks to end with their best results; those not started have none."""

@@ -1,8 +1,8 @@
 """Main loop of a worker process: receives tasks on a pipe and returns their outcomes.
 
-A message to the process is a pickled task, a cutoff (an int) of the task before it, or None: the
-tasks that it received end with their best results. A message from it is an outcome, or the progress
-of the running task.
+A message to the process is a pickled task (bytes), None, or for the task before it. None: the tasks
+that it received end with their best results. A number is a cutoff: a search ends when its bound
+reaches it. A message from the process is an outcome, or the state of the running task.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from contextlib import suppress
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ppopt import interrupts
 
@@ -48,23 +48,23 @@ class _Worker:
         """Held while a task begins, ends, is stopped or reports: CP-SAT has threads of its own."""
         self._running = 0
         """Number of the running task; 0: none is running."""
-        self._cutoff: int | None = None
-        """Cutoff of the task received last."""
+        self._message: Any = None
+        """Latest message for the task received last."""
         threading.Thread(target=self._receive, daemon=True).start()
 
     def _receive(self) -> None:
         """Receive messages; when the other end is closed, end this process at once."""
         with suppress(EOFError, OSError):
             while True:
-                message: bytes | int | None = self._connection.recv()
+                message = self._connection.recv()
                 if message is None:
                     self._stop_tasks()
-                elif isinstance(message, int):
-                    self._cutoff = message
-                else:
-                    self._cutoff = None
+                elif isinstance(message, bytes):
+                    self._message = None
                     self._num_received += 1
                     self._tasks.put(message)
+                else:
+                    self._message = message
         os._exit(0)
 
     def _stop_tasks(self) -> None:
@@ -92,9 +92,10 @@ class _Worker:
         from ppopt.solver.engines.engine import Link  # noqa: PLC0415  within the bound of memory
 
         task: TaskProtocol = pickle.loads(content)
-        return task.perform(Link(partial(self._report, number), self._ends))
+        report = partial(self._report, number)
+        return task.perform(Link(report, self._ends, lambda: self._message))
 
-    def _report(self, number: int, state: Progress) -> None:
+    def _report(self, number: int, state: Any) -> None:
         """Send the state of a task while it is running."""
         with self._lock:
             if self._running == number:
@@ -102,4 +103,5 @@ class _Worker:
 
     def _ends(self, state: Progress) -> bool:
         """Whether the bound of the running search is at its cutoff."""
-        return self._cutoff is not None and state.bound_ticks >= self._cutoff
+        cutoff = self._message
+        return isinstance(cutoff, int) and state.bound_ticks >= cutoff
