@@ -111,7 +111,7 @@ class ParetoSearch:
         height, width = value - lower_bound, last - first + 1
         if value == inf:
             height = (points[0].value if points else 1) / self._factor(len(tried))
-        elif self._by_clock:
+        elif self._improves:
             tried = [first, *(index for index in tried if index != first)]
         if gap > 1:
             yield gap // 2 - start, height * gap
@@ -126,16 +126,18 @@ class ParetoSearch:
     def _level(self, index: int) -> int:
         """Effort of the next turn of a limit; -1: it improves the best schedule."""
         known = self.curve.value(self.curve.limits[index]) < inf
-        return self.turns[index].number - (known and self._by_clock and index != self._last)
+        return self.turns[index].number - (known and self._improves and index != self._last)
 
     @property
-    def _by_clock(self) -> bool:
-        """Whether problems are too large for a search whose result does not depend on the clock.
+    def _is_large(self) -> bool:
+        """Whether problems are too large for a search whose result does not depend on the clock."""
+        operations = self.problems[0].problem.num_operations
+        return operations > self.options.params.plan.max_reproducible
 
-        Then the first turn of a limit improves known schedules.
-        """
-        own, max_reproducible = self.problems[0], self.options.params.plan.max_reproducible
-        return own.improves and own.problem.num_operations > max_reproducible
+    @property
+    def _improves(self) -> bool:
+        """Whether the first turn of a limit improves known schedules."""
+        return self.problems[0].improves and self._is_large
 
     @property
     def _last(self) -> int:
@@ -207,7 +209,7 @@ class ParetoSearch:
         undecided = self._tried(low, high - 1)
         start = max(undecided, default=low - 1)
         middle = (start + high) // 2
-        if self._by_clock and self.max_level is not None:
+        if self._is_large and self.max_level is not None:
             reached = sum(index >= high and not each.number for index, each in self.turns.items())
             step = self._params.edge_step * self._factor(reached)
             middle = max(middle, bisect_right(limits, (1 - step) * limits[high]) - 1)
@@ -238,7 +240,7 @@ class ParetoSearch:
         if index == self._last and not self.turns[index].number and own.decisions:
             return params.first * left
         operations, devices = own.problem.num_operations, own.problem.pipeline.num_devices
-        each = params.improved_per_operation if self._by_clock else params.per_operation
+        each = params.improved_per_operation if self._improves else params.per_operation
         share = self.options.time_limit / min(len(self.curve.limits), 2 * devices + 4)
         first = max(params.min_seconds, each * operations, share)
         largest = self.curve.limits[self._last]

@@ -193,3 +193,20 @@ def test_a_late_request_has_a_choice_and_its_proof(
         assert choice is not None
         proof = choice.proof(SearchedConfigurations(0))
     assert proof and not late.ended
+
+
+def test_a_cutoff_without_a_schedule_proves_no_infeasibility() -> None:
+    """Both configurations are useless below the cutoff; a larger one makes them useful."""
+    state = SearchedConfigurations(0, lambda *_: Complete())
+    for key in ((3,), (5,)):
+        state.add(Configuration(key, key[0]))
+    state.cutoff = 2
+    state.raise_bound()
+    assert (state.finished, state.infeasible, state.lower_bound) == (True, False, 2)
+    state.cutoff = 4
+    state.raise_bound()
+    assert (state.finished, state.infeasible, state.lower_bound) == (False, False, 3)
+    for configuration in state.every:
+        configuration.impossible = True
+    state.raise_bound()
+    assert state.infeasible
