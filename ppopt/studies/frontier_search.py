@@ -93,9 +93,7 @@ class ParetoSearch:
 
     def _next(self) -> int | None:
         """Limit of the next turn; None: none is left."""
-        rated = {
-            index: gain for segment in self.curve.open() for index, gain in self._gains(segment)
-        }
+        rated = dict(chain.from_iterable(map(self._gains, self.curve.open())))
         return max(rated, key=lambda index: (rated[index], -index), default=None)
 
     def _gains(self, segment: Segment) -> Iterator[tuple[int, float]]:
@@ -112,7 +110,7 @@ class ParetoSearch:
         if value == inf:
             height = (points[0].value if points else 1) / self._factor(len(tried))
         elif self._improves:
-            tried = [first, *(index for index in tried if index != first)]
+            tried = sorted({first, *tried})
         if gap > 1:
             yield gap // 2 - start, height * gap
         for index in tried:
