@@ -27,7 +27,9 @@ def delays_of_cuts(pipeline: Pipeline) -> tuple[Ints, Ints]:
     layers, hosts = pipeline.model.layers, np.array(pipeline.hosts[0])[:, None]
     boundary, cut = np.indices((len(hosts) - 1, len(layers) + 1))
     down, up = delays_over(pipeline, boundary, np.maximum(cut - 1, 0), hosts[:-1], hosts[1:])
-    return down, up * (cut > sum(1 for _ in takewhile(lambda each: each.frozen, layers)))
+    return down * (cut > 0), up * (
+        cut > sum(1 for _ in takewhile(lambda each: each.frozen, layers))
+    )
 
 
 class Way:

@@ -163,8 +163,10 @@ class PlanSearch:
                 before = self.lower_bound, self.state.end
                 with part(1 if round_index or self.by_clock else 1 - self._min_polishing):
                     self._round(round_index)
-                if round_index == 0:
-                    self._improve(self._params.polishing)
+                if round_index == 0 or not self.by_clock:
+                    shortest = self._params.min_polishing_seconds
+                    with within(inf if self.by_clock else max(shortest, self.options.spent)):
+                        self._improve(self._params.polishing)
                 ended = self._search.exhausted and before == (self.lower_bound, self.state.end)
                 if ended or self._search.over:
                     break
@@ -254,7 +256,8 @@ class PlanSearch:
         """Improve the best schedules in their partitions and recompute.
 
         Rounds divide their time between configurations and partitions. Methods that improve large
-        pipelines most, such as windows, have no long turn in them.
+        pipelines most, such as windows, have no long turn in them. In a small plan, which a later
+        round may prove, this takes at most as long as the plan so far, or a few seconds.
         """
         self._turn(share, self._search.improve)
 

@@ -25,6 +25,10 @@ from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanSpace
 
 
+class EndedError(Exception):
+    """Ends a plan."""
+
+
 @pytest.fixture
 def short_polishing() -> None:
     """As long as for users."""
@@ -109,13 +113,13 @@ def test_the_first_round_of_a_small_plan_leaves_time_for_the_improvement(
 
     def end(_: float) -> None:
         lefts.append(seconds_left())
-        raise TimeoutError
+        raise TimeoutError if len(lefts) == 1 else EndedError
 
     monkeypatch.setattr(search, "_follow_hints", lambda: None)
     monkeypatch.setattr(search, "_search_first", lambda: None)
     monkeypatch.setattr(search, "_round", end)
     monkeypatch.setattr(search, "_improve", end)
-    with within(1000):
+    with within(1000), pytest.raises(EndedError):
         search.run()
     assert 0 < lefts[0] <= 100 < lefts[1]
 
@@ -147,3 +151,26 @@ def test_ctrl_c_keeps_what_the_search_of_one_partition_has_found(
         plan = search.plan()
         assert interrupts.pressed()
     assert plan.value == min(values)
+
+
+def test_a_small_plan_improves_at_most_as_long_as_it_took_before_or_for_four_seconds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise most of the time limit would pass before the round that proves the optimum."""
+    model = ppopt.Model([{"forward": 1, "activation": 1}] * 8)
+    space = PlanSpace(model=model, devices=4, batches=(8,), recompute=("none",))
+    search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(1000, 1))
+    rounds: list[int] = []
+    monkeypatch.setattr(search, "_follow_hints", lambda: None)
+    monkeypatch.setattr(search, "_search_first", lambda: None)
+    monkeypatch.setattr(search, "_round", rounds.append)
+
+    def improve(_: float) -> None:
+        assert seconds_left() <= max(search.options.spent, 4)
+        if len(rounds) == 3:
+            raise EndedError
+
+    monkeypatch.setattr(search, "_improve", improve)
+    with within(1000), pytest.raises(EndedError):
+        search.run()
+    assert rounds == [0, 1, 2]
