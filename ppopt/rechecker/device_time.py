@@ -71,7 +71,11 @@ class DeviceTime:
         return bound
 
     def over_limit(self, device: int, stages: tuple[StageRange, ...]) -> bool:
-        """Whether one microbatch alone exceeds the memory limit.
+        """Whether one microbatch alone exceeds the memory limit, on all stages or on one."""
+        return any(self._exceeds(device, own) for own in (stages, *zip(stages, strict=True)))
+
+    def _exceeds(self, device: int, stages: tuple[StageRange, ...]) -> bool:
+        """Whether the operations of one microbatch on these stages exceed the memory limit.
 
         When F of a stage starts, what F keeps of this stage and all earlier ones is live. A B that
         takes time adds what W frees beyond that, and so does a W that takes time.
@@ -108,8 +112,9 @@ class DeviceTime:
     def _headroom(self, device: int, stages: Sequence[StageRange]) -> int | None:
         if self._sums.limits is None:
             return None
-        static = self._sums.static
-        return self._sums.limits[device] - sum(static[s.high] - static[s.low] for s in stages)
+        static, gathered, lowest = self._sums.static, self._sums.gathered, stages[0]
+        limit = self._sums.limits[device] - gathered[lowest.high] + gathered[lowest.low]
+        return limit - sum(static[s.high] - static[s.low] for s in stages)
 
     # Ways of a microbatch between its operations.
 

@@ -48,6 +48,11 @@ class LayerSums:
         units = (self.grid.time, self.grid.time, self.per_unit)
         self.unshard, self.sync, self.optimizer = map(_sums, zip(*around, strict=True), units)
         """Times once per step. Optimizers wait for no frozen stage: then only unshards count."""
+        gathered = pipeline.model.each(lambda layer: (layer.unshard_memory, layer.weight_workspace))
+        amounts, workspace = zip(*gathered, strict=True)
+        counts = self.has_all_backwards and not any(workspace)
+        self.gathered = _sums((counts * amount for amount in amounts), self.grid.memory)
+        """Memory of a device's first stage during all F and B of the device."""
         down, up = delays_of_cuts(pipeline)
         self.down, self.up, self.round_trip = Way(down), Way(up), Way(down + up)
         self.limits = pipeline.ticks.limits

@@ -11,7 +11,7 @@ import numpy as np
 
 from ppopt.problem.arrays import Ints
 from ppopt.problem.pipeline import Pipeline
-from ppopt.solver.partitions.space import STEP_TIMES, TIMES, PartitionSpace
+from ppopt.solver.partitions.space import STEP_COSTS, TIMES, PartitionSpace
 
 PLACEMENTS = ((0, 1), (0, 1), (1, 0), (0, 1, 2), (0, 1, 1, 0), (0, 1, 0, 1), (0, 0), (0, 1, 0))
 """Device of every stage: linear, reversed, V, interleaved, one device, and one with no program."""
@@ -57,7 +57,7 @@ def with_step_work(space: PartitionSpace, rng: Random) -> PartitionSpace:
     """A space whose layers have work once per step: each kind of it in half of the spaces."""
     rows = {
         name: [rng.randint(0, 4) for _ in range(space.num_layers)]
-        for name in STEP_TIMES
+        for name in STEP_COSTS
         if rng.random() < 0.5
     }
     return replace(space, layers={**space.layers, **rows})

@@ -39,7 +39,8 @@ of stage v to the start of its backward. There are m microbatches.
 Each argument adds the work once per step (`ppopt.problem.features.gradient_work`). No F starts
 before the unshard of the first layer ends: the head includes it, and all arrivals are as much
 later. A device span begins with the unshard of stage 1 at the latest. The last operation of a stage
-precedes its gradient sync, which precedes the optimizer of all stages of the device.
+precedes its gradient sync, which precedes the optimizer of all stages of the device. During all F
+and B of the device the gathered weights of stage 1 are live: they count as static memory.
 
 If layers run no backward, the first stages need not wait for later stages. For makespan this makes
 no difference: backwards of duration 0 may wait without cost. For device span it does, so only the
@@ -313,7 +314,9 @@ class _Device:
         ]
         """Time after the last operation of a stage."""
         self.min_tail = np.min(self.tails, axis=0)
-        self.static = np.asarray(sum(sums.static_of(low, high) for low, high in ends))
+        gathered = sums.unshard_memory[ends[0][1]] - sums.unshard_memory[ends[0][0]]
+        self.static = np.asarray(gathered + sum(sums.static_of(low, high) for low, high in ends))
+        """Static memory, and the gathered weights of the first stage, live during all F and B."""
         limits = space.limits
         self.headroom: Ints | None = None if limits is None else limits[device] - self.static
         self.live = np.asarray(sum(self.activation))

@@ -33,8 +33,8 @@ FOREVER = 2**60
 """Above every value in ticks."""
 TIMES = ("forward", "backward_input", "weight", "backward")
 """Times of a layer, by kind of operation."""
-STEP_TIMES = ("unshard", "gradient_sync", "optimizer")
-"""Times of a layer once per step."""
+STEP_COSTS = ("unshard", "unshard_memory", "gradient_sync", "optimizer")
+"""Costs of a layer once per step."""
 
 
 def scaled(ticks: Ints, factor: Factor) -> Ints:
@@ -55,7 +55,7 @@ class PartitionSpace:
     """Costs of every layer in forward order, `[layer]`, in ticks: times of F, B, W and BW on a
     device of slowness 1 (`forward`, `backward_input`, `weight`, `backward`), memory that F
     allocates (`activation`), its change by B (`memory_b`), and `static` memory. Optional, else 0:
-    `STEP_TIMES`, of which slowness multiplies the optimizer alone."""
+    `STEP_COSTS`, of which slowness multiplies the optimizer alone."""
     hosts: tuple[int, ...]
     """Device of every stage."""
     batches: int
@@ -84,8 +84,8 @@ class PartitionSpace:
     grid: Grid = ANY_GRID
     """Ticks in one unit of time, and of memory."""
     passing: bool = False
-    """Whether schedules may need memory that the space ignores: workspace, or the memory of a
-    microbatch larger than the smallest."""
+    """Whether schedules may need memory that the space ignores: workspace, gathered weights, or the
+    memory of a microbatch larger than the smallest."""
 
     def slowness_of(self, device: int) -> int:
         """Factor on the times of layers on a device."""
@@ -167,6 +167,7 @@ class LayerPrefixSums(NamedTuple):
     memory_b: Ints
     static: Ints
     unshard: Ints
+    unshard_memory: Ints
     gradient_sync: Ints
     optimizer: Ints
     saved: Ints
@@ -203,7 +204,7 @@ class LayerPrefixSums(NamedTuple):
                 gradient_time = np.minimum(gradient_time, layers["backward"])
         options = space.options or ((),) * space.num_layers
         saved = [max((saved for _, saved in own), default=0) for own in options]
-        rows: dict[str, Any] = dict.fromkeys(STEP_TIMES, np.zeros(space.num_layers, np.int64))
+        rows: dict[str, Any] = dict.fromkeys(STEP_COSTS, np.zeros(space.num_layers, np.int64))
         rows |= {"gradient_time": gradient_time, "saved": saved, **layers}
         sums = {
             name: np.concatenate([[0], np.cumsum(row, dtype=np.int64)])
@@ -268,6 +269,9 @@ def space_of(problem: Problem) -> PartitionSpace:
     limits = pipeline.ticks.limits
     kind = problem.backward_kind
     around = {"unshard": table.devices.ratio * single.costs["unshard"]}
+    gathers = bool(single.costs["unshard_memory"].any())
+    if not (model.layers[0].frozen or single.costs["weight_workspace"].any()):
+        around["unshard_memory"] = single.costs["unshard_memory"]
     if not any(layer.frozen for layer in model.distinct):
         around["gradient_sync"] = table.devices.ratio * single.costs["gradient_sync"]
         around["optimizer"] = (slow[0] if equal else 1) * single.costs["optimizer"]
@@ -295,7 +299,7 @@ def space_of(problem: Problem) -> PartitionSpace:
         slowness=() if equal else slow,
         factors=(time, smallest),
         grid=pipeline.grid,
-        passing=single.has_workspace or bool(chosen) or len(set(pipeline.factors)) > 1,
+        passing=single.has_workspace or gathers or bool(chosen) or len(set(pipeline.factors)) > 1,
     )
 
 

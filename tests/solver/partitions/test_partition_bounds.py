@@ -198,7 +198,7 @@ def test_no_bound_that_arrivals_raise_is_above_the_optimum(
 
 @pytest.mark.parametrize("count", [12, slow(300)])
 def test_no_bound_that_step_work_raises_is_above_the_optimum(count: int) -> None:
-    """With and without unshard, gradient sync and optimizer; for both objectives."""
+    """With and without unshard, gathered weights, sync and optimizer; for both objectives."""
     rng, raised, tight = Random(13), 0, 0
     while raised < count:
         bare = draw_space(rng, most_layers=2)
@@ -231,6 +231,21 @@ def test_step_work_by_hand() -> None:
     devices = (replace(space, layers={**layers, "gradient_sync": (own, 0)}) for own in (0, 9))
     assert [bounds_of(own).min_bound for own in devices] == [3 + 1 + 6 + 5, 3 + 7 + 9 + 1]
     assert gradient_exhaustive.least_value(pipeline_of(space, (1, 1)), whole=False) == 19
+
+
+def test_gathered_weights_count_where_they_are_live() -> None:
+    """Two stages on one device, and a limit of 7: an activation of 2 + 2, and 4 for stage 0.
+
+    With 3 gathered it fits. Of stage 1 alone, 6 gathered and an activation of 2 do not.
+    """
+    ones, zeros = (1, 1), (0, 0)
+    layers = layer_costs(ones, ones, ones, (2, 2), (2, 2), zeros, zeros)
+    for gathered, fits in (((4, 0), False), ((3, 0), True), ((0, 6), False), ((0, 3), True)):
+        own = {**layers, "unshard_memory": gathered}
+        space = PartitionSpace(own, (0, 0), 1, np.zeros((2, 1, 3), np.int64), limits=(7,))
+        assert (bounds_of(space).min_bound < FOREVER) == fits
+        best = gradient_exhaustive.least_value(pipeline_of(space, (1, 1)), whole=False)
+        assert (best is not None) == fits
 
 
 @pytest.mark.parametrize("seed", first(5, range(40)))

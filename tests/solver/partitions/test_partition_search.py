@@ -99,6 +99,16 @@ def test_no_partition_fits_and_the_least_limit_that_does_is_told() -> None:
     assert ppopt.solve(enough).status is Status.OPTIMAL
 
 
+def test_gathered_weights_leave_the_least_limit_open() -> None:
+    """Two layers on each of two devices: 2 x (1 + 4), and 2 x 3 gathered."""
+    layer = ppopt.Layer(forward=1, activation=1, static=4, unshard_memory=3, count=4)
+    pipe = ppopt.Model([layer]).pipeline(devices=2, batches=3, partition="search", mem_limit=15)
+    result = ppopt.solve(pipe)
+    assert result.status is Status.INFEASIBLE
+    assert result.proof.endswith("a limit for all devices must be at least 16")
+    assert ppopt.solve(replace(pipe, mem_limit=16)).status is Status.OPTIMAL
+
+
 @pytest.mark.parametrize(
     ("max_choices", "status"),
     [(partition_program.MAX_CHOICES, Status.OPTIMAL), (0, Status.FEASIBLE)],

@@ -15,7 +15,7 @@ from ppopt.problem.problem import Problem
 from ppopt.solver.choices.enumeration import Complete
 from ppopt.solver.partitions import one_partition
 from ppopt.solver.partitions.partition_option_choice import PartitionOptionChoice
-from ppopt.solver.partitions.space import STEP_TIMES
+from ppopt.solver.partitions.space import STEP_COSTS
 from ppopt.solver.recompute.stage_options import stage_options
 from ppopt.verifier import verify
 from tests.clock import SHORT, stepping_clock, work_clock
@@ -35,7 +35,7 @@ def draw(rng: Random, *, step_work: bool = False) -> tuple[Pipeline, bool]:
             "activation": rng.randint(1, 4),
             "workspace": rng.choice((0, 0, 1)),
             "recompute": {"time": rng.randint(0, 2), "activation": rng.randint(0, 1)},
-            **{name: rng.randint(0, 3) for name in STEP_TIMES if step_work},
+            **{name: rng.randint(0, 3) for name in STEP_COSTS if step_work},
         }
         for _ in range(count)
     ]
