@@ -132,22 +132,19 @@ class PlanSearch:
             self.start_from(schedule for _, schedule in further)
 
     def start_from(self, schedules: Iterable[Schedule]) -> bool:
-        """Start every configuration from its best schedule of these; return if there are any.
+        """Start every configuration from each schedule that is better; return if there are any.
 
-        Values are known as soon as a schedule is. The best ones are hints.
+        Values are known as soon as a schedule is. The search follows all of these schedules: with
+        the best alone, fewer partitions and choices of recompute would be improved.
         """
-        any_known, before = False, [candidate.best for candidate in self._orders]
-        try:
-            for schedule in schedules:
-                any_known = True
-                for candidate in self.candidates:
-                    if candidate.contains(schedule):
-                        candidate.take(schedule)
-                self.tell("strategies")
-        finally:
-            for candidate, earlier in zip(self._orders, before, strict=True):
-                if candidate.schedule is not None and candidate.best is not earlier:
-                    self._search.hint(candidate.schedule)
+        any_known = False
+        for schedule in schedules:
+            any_known = True
+            for candidate in self.candidates:
+                better = candidate.contains(schedule) and candidate.take(schedule)
+                if better and candidate in self._orders:
+                    self._search.hint(schedule)
+            self.tell("strategies")
         return any_known
 
     def run(self) -> Plan:
