@@ -202,7 +202,7 @@ class DeviceTime:
         backward = batches * sum(c.g + c.r for c in costs)
         tight = is_tight(costs, batches, headroom)
         undone, pending = (
-            self._undone(costs, batches, waiting, headroom),
+            self._undone(costs, batches, waiting),
             self._pending(costs, batches, headroom),
         )
         idle_after = max(0, self._beyond(stages[-1]) - undone) if costs[-1].f > 0 else 0
@@ -251,20 +251,17 @@ class DeviceTime:
             idle = max(idle, end - filled(fillers, waiting))
         return idle
 
-    def _undone(
-        self, costs: list[StageCosts], batches: int, waiting: int | None, headroom: int | None
-    ) -> int:
+    def _undone(self, costs: list[StageCosts], batches: int, waiting: int | None) -> int:
         """Maximum backward work of other microbatches open when the last stage's last F starts.
 
         It is at most all their work. An F of duration 0 may coincide with an operation that frees
         memory. If no W frees less than its F keeps, whole backwards are the maximum.
         """
         everything = (batches - 1) * sum(c.g + c.r for c in costs)
-        if headroom is None or costs[-1].f == 0:
+        if waiting is None or costs[-1].f == 0:
             return everything
         split = any(c.p < c.k for c in costs) and not self._claim.fused
-        limit = headroom if split else waiting
-        return min(everything, max_backwards(costs, batches - 1, limit, split=split))
+        return min(everything, max_backwards(costs, batches - 1, waiting, split=split))
 
     def _pending(self, costs: list[StageCosts], batches: int, headroom: int | None) -> int:
         """Maximum work of W still open when the last backward of the first stage starts."""
