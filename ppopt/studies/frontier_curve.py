@@ -153,13 +153,12 @@ class Curve:
         values: list[Value] = [inf, *(point.value for point in self.points)]
         edges = pairwise([0, *starts, len(self.limits)])
         for (first, after), value in zip(edges, values, strict=True):
-            opens = self._closed(first, after, value)
+            opens = self.first_open(first, after, value)
             if opens < after:
                 yield Segment(opens, after - 1, value, self.lower_bound(self.limits[after - 1]))
 
-    def _closed(self, first: int, after: int, value: Value) -> int:
-        """Index of the first limit whose bound is below the value; bounds fall with limits."""
-        indices = range(first, after)
-        return first + bisect_left(
-            indices, True, key=lambda index: self.lower_bound(self.limits[index]) < value
-        )
+    def first_open(self, first: int, after: int, value: Value) -> int:
+        """Index of the first limit whose bound is below a value; bounds fall with limits."""
+        indices, limits = range(first, after), self.limits
+        below = bisect_left(indices, True, key=lambda at: self.lower_bound(limits[at]) < value)
+        return first + below

@@ -108,7 +108,7 @@ class ParetoSearch:
         gap, start = max((b - a, -a) for a, b in pairwise(edges))
         height, width = value - lower_bound, last - first + 1
         if value == inf:
-            height = (points[0].value if points else 1) / self._factor(len(tried))
+            height = (points[0].value - lower_bound if points else 1) / self._factor(len(tried))
         elif self._improves:
             tried = sorted({first, *tried})
         if gap > 1:
@@ -187,12 +187,8 @@ class ParetoSearch:
     @property
     def _edge(self) -> tuple[int, int]:
         """Indices of the smallest limit that may allow the goal, and of one that does."""
-        goal, limits = self._goal, self.curve.limits
-        high = bisect_left(limits, self.min_memory_point.limit)
-        low = bisect_left(
-            range(high), True, key=lambda index: self.curve.lower_bound(limits[index]) <= goal
-        )
-        return low, high
+        high = bisect_left(self.curve.limits, self.min_memory_point.limit)
+        return self.curve.first_open(0, high, self._goal + 1), high
 
     def _edge_index(self) -> int | None:
         """Limit to search next for the goal; None: the minimum is proved.
