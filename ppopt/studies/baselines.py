@@ -294,7 +294,9 @@ def best_other_placement(
     if _is_without(result):
         return None
     searched = _pipeline_of(result)
-    unplaced = _unplaced(requested, searched)
+    unplaced = replace(requested, mem_limit=searched.limits)
+    if Decisions.RECOMPUTE_SET in unplaced.open_decisions:
+        unplaced = replace(unplaced, model=searched.model, recompute=None)
     evaluations = _evaluations(
         result,
         lambda strategy: strategy.unplaced(unplaced),
@@ -324,16 +326,6 @@ def _evaluations(
                         Evaluation(strategy, pipeline, result.objective, Options(), hints)
                     )
     return evaluations
-
-
-def _unplaced(requested: Pipeline, searched: Pipeline) -> Pipeline:
-    """Pipeline of a search for strategies that prescribe their own placement."""
-    own = replace(requested, mem_limit=searched.limits)
-    return (
-        replace(own, model=searched.model, recompute=None)
-        if Decisions.RECOMPUTE_SET in own.open_decisions
-        else own
-    )
 
 
 def _is_other_placement(placed: Pipeline, searched: Pipeline) -> bool:

@@ -107,8 +107,8 @@ def first_schedules(
     """First schedules of a space in the order of steps, with their configurations.
 
     Configurations that are not open when their turn comes are left out. Those that take `needed`
-    seconds, by an estimate that does not depend on the clock, are evaluated in any case; later, the
-    end of a scope raises TimeoutError.
+    seconds, by an estimate that does not depend on the clock, are evaluated in any case, unless
+    their strategy is adaptive; later, the end of a scope raises TimeoutError.
     """
     for step, configurations in steps:
         for configuration in filter(is_open, configurations):
@@ -117,7 +117,7 @@ def first_schedules(
             with suppress(NotApplicableError):
                 first = _first_schedules_of(space, configuration, objective, kind)
                 schedules: Iterable[Schedule] = step(first)
-                if needed > 0:
+                if needed > 0 and not first.usual_strategy.adaptive:
                     with shield():
                         schedules = [*schedules]
                 needed -= first.usual_strategy.seconds(first.pipeline)
@@ -135,8 +135,8 @@ def usual_schedules(
     schedules: list[Schedule] = []
     with part(options.params.plan.first_schedules):
         usual = [(FirstSchedules.usual, [*space])]
-        for _, schedule in first_schedules(space, usual, objective, kind, needed=GRACE):
-            schedules.append(schedule)
+        first = first_schedules(space, usual, objective, kind, needed=GRACE)
+        schedules.extend(schedule for _, schedule in first)
     return sorted(
         schedules, key=lambda each: each.metrics.value_ticks(objective) / each.pipeline.batches
     )

@@ -120,8 +120,7 @@ class FirstTask:
         rows, further = [*self.state.first], self.seconds is not None
         try:
             with shield(), within(inf if self.seconds is None else self.seconds) as evaluation:
-                for row in first_rows(self.space, further=further):
-                    rows.append(row)
+                rows.extend(first_rows(self.space, further=further))
         except VerificationError as error:
             return CombinationDone(failed=one_line(error))
         evaluated = further and not evaluation.ended

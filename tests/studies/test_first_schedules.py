@@ -12,6 +12,7 @@ import pytest
 
 import ppopt
 from ppopt import Objective, RowStatus
+from ppopt.cancellation import within
 from ppopt.derivation.config_json import architecture_of
 from ppopt.derivation.gpus import gpu_named
 from ppopt.problem.backward_kind import BackwardKind
@@ -367,3 +368,16 @@ def test_the_best_configuration_has_a_partition_that_the_runtime_supports(step: 
     )
     assert anywhere.pipeline.counts != supported
     assert schedule.pipeline.counts == supported and ppopt.verify(schedule) == []
+
+
+@pytest.mark.parametrize(("strategy", "number"), [("1f1b-v", 1), ("zbv", 0)])
+def test_without_time_adaptive_strategies_are_left_out(strategy: str, number: int) -> None:
+    """Their orders may take seconds, whereas those of fixed rules take a moment."""
+    of = replace(
+        space(None, placements=("v",), chunks=(2,), recompute=("none",)), strategies=(strategy,)
+    )
+    arguments = of, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(600, 1)
+    with within(0):
+        schedules = usual_schedules(*arguments)
+    assert len(schedules) == number
+    assert [each.origin.strategy for each in usual_schedules(*arguments)] == [strategy]
