@@ -37,13 +37,12 @@ def _no_cached_schedules() -> None:
 
 @pytest.fixture(autouse=True)
 def short_polishing(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Plans improve their best schedules once, for a moment: what a proof leaves open takes long.
+    """Searches do not improve their best schedules: what a proof leaves open takes long.
 
     A file whose tests look at what is improved has a fixture of this name that changes nothing.
     """
-    if (module := sys.modules.get("ppopt.studies.plan_search")) is not None:
-        improve = module.PlanSearch._improve
-        monkeypatch.setattr(module.PlanSearch, "_improve", lambda search, _: improve(search, 0.0))
+    if (module := sys.modules.get("ppopt.solver.choices.search")) is not None:
+        monkeypatch.setattr(module.ConfigurationSearch, "_improve_before", lambda *_: None)
 
 
 @pytest.hookimpl(optionalhook=True)

@@ -387,7 +387,23 @@ class ConfigurationParams(NamedTuple):
     """Maximum share of the remaining time for one quick search, so that others have time too."""
     quick_per_operation: float = 1.5e-3
     """Maximum seconds of one quick search per operation, unless the plan is reproducible."""
-    quick: int = 20
+    grace: float = 0.3
+    """Seconds by which the search for a first schedule may exceed the time limit."""
+    quick_bounding: float = 0.1
+    """Maximum share of the remaining time for bounds before all but a first schedule, if the search
+    is reproducible."""
+    first_share: float = 0.5
+    """Maximum share of the remaining time for the best known schedule of every placement, which is
+    often improved by 10 %, and for first configurations."""
+    first: int = 20
+    """Number of configurations of every group that are scheduled before the first improvement,
+    besides those of known schedules."""
+    first_round: float = 0.4
+    """Maximum share of the remaining time for the searches of the first round."""
+    quick: int = 80
+    """Number of configurations of every group that are scheduled quickly in the first round;
+    doubled in each round."""
+    smallest: int = 20
     """Configurations with the smallest bounds that are scheduled quickly before any is searched."""
     moves: int = 60
     """Maximum number of moves of the best configuration that are scheduled quickly at a time."""
@@ -396,9 +412,9 @@ class ConfigurationParams(NamedTuple):
     microbatches all of them would take half a minute."""
     together: int = 3
     """Configurations that are searched at a level of effort, if not all are enumerated."""
-    bounding_share: float = 0.2
-    """Maximum share of the remaining time, at every level of effort, for bounds over all
-    configurations that took longer before."""
+    bounding_share: float = 0.5
+    """Maximum share of the remaining time, in every round, for bounds over all configurations. One
+    that needs longer has a weaker bound until a later round, which continues."""
     bounding: float = 4.0
     """Units of work for raising the smallest bounds by subsets of devices, at first; twice as many
     at each level of effort."""
@@ -420,9 +436,15 @@ class ConfigurationParams(NamedTuple):
     """The same per operation: with 12,000 operations windows improve little in 1 s."""
     min_spent: float = 4.0
     """Seconds of a search before it improves them: small problems are solved earlier."""
-    improving: float = 0.4
-    """Maximum share of the remaining time for improving them at every level of effort, at most as
-    long as the search before it."""
+    first_improving: float = 0.3
+    """Maximum share of the remaining time, before the first round, for improving them."""
+    min_improving: float = 4.0
+    """Minimum seconds of this improvement, up to `improving` of the remaining time: in a short
+    search, windows improve more than further configurations."""
+    improving: float = 0.9
+    """Maximum share of the remaining time for improving them before every later round."""
+    small_improving: float = 0.0
+    """The same if the search is reproducible."""
 
 
 class MoveParams(NamedTuple):
@@ -472,41 +494,14 @@ class PlanParams(NamedTuple):
     """Minimum share of the search with more memory."""
     more_memory_percent: int = 110
     """Memory limit of the search with more memory, as a multiple of the limit of the plan."""
-    quick_bounding: float = 0.1
-    """Maximum share of the remaining time for bounds before the search from the first schedules:
-    small plans end with them."""
     max_reproducible: int = 300
     """Maximum number of operations of a plan by one worker whose result does not depend on the
     speed of the machine if it ends by proof: no part of it ends by the clock."""
-    first_hints: float = 0.5
-    """Maximum share of the remaining time for the search from the best first schedule of every
-    placement, which are often improved by 10 %."""
-    first_quick: int = 1
-    """Number of partitions of every configuration that are scheduled before the first improvement,
-    besides first schedules, unless the plan is reproducible."""
-    bounding: float = 0.5
-    """Maximum share of a turn for bounds in a round. A configuration that needs longer has a weaker
-    bound until a later round, which continues."""
-    included_bounding: float = 0.02
-    """Share of a turn for the bounds of a configuration whose schedules another one has."""
+    configurations: ConfigurationParams = ConfigurationParams(first=1, quick=4, small_improving=0.9)
+    """The search: it starts from strategies, and divides its time between many configurations."""
     margin: float = 1.1
     """Multiple of the best value up to which bounds are exact, to report by how much a
     configuration is slower."""
-    first_round: float = 0.4
-    """Maximum share of the remaining time for searching partitions in the first round."""
-    first_polishing: float = 0.3
-    """Maximum share of the remaining time, before the first round, for improving the best schedules
-    in their partitions and recompute, unless the plan is reproducible."""
-    min_polishing_seconds: float = 4.0
-    """Minimum seconds of the first improvement, up to `polishing` of the remaining time: in a short
-    plan, windows improve more than further partitions."""
-    polishing: float = 0.9
-    """The same after the first round."""
-    first_round_partitions: int = 3
-    """Partitions of a configuration in the first round, besides even ones with small bounds."""
-    partitions_per_round: int = 8
-    """Partitions of a configuration that are scheduled by heuristics before any is searched longer;
-    doubled at every level."""
 
 
 class FrontierParams(NamedTuple):
@@ -529,8 +524,8 @@ class FrontierParams(NamedTuple):
     improved_per_operation: float = 3e-3
     """Minimum seconds of a search per operation if schedules are also improved: to begin, that of
     internvl2-26b needs 1 s."""
-    quick: int = 8
-    """Configurations that a search of level 0 schedules; doubled at each level."""
+    configurations: ConfigurationParams = ConfigurationParams(quick=8)
+    """The search of the configurations within a limit."""
     min_seconds: float = 0.05
     """Minimum seconds of a search."""
     per_operation: float = 5e-5

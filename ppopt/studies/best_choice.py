@@ -17,7 +17,7 @@ from ppopt.problem.decisions import Decisions
 from ppopt.problem.objective import Objective
 from ppopt.problem.pipeline import Pipeline
 from ppopt.schedule.schedule import Schedule
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import BoundedValue
 from ppopt.strategies import Options
@@ -95,7 +95,7 @@ def best_choice(
             search.schedule_first()
         if not search.state.closed:
             search.bound(BOUNDING_SHARE)
-            search.search(Effort(quick=0))
+            search.search()
     schedule = choice.schedule()
     return StrategyChoice(
         schedule=schedule,

@@ -33,7 +33,7 @@ from ppopt.solver.bounds import device_bounds, proof_scope
 from ppopt.solver.choice_of_decisions import choice_of, in_listed_order
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.process_pool import ProcessPool
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.spaces import traits_of_any
 from ppopt.solver.heuristics.first_schedules import USUAL, FirstSchedules
 from ppopt.solver.options import SolveOptions
@@ -217,17 +217,16 @@ class FrontierProblem:
             search, followed = self._searches.pop(limit, (None, ()))
             if search is None:
                 choice = self._choice(problem, starts)
-                search = ConfigurationSearch(choice, problem, options, pool=pool)
+                params = options.params.frontier.configurations
+                search = ConfigurationSearch(choice, problem, options, pool=pool, params=params)
             search.state.cutoff = None if cutoff == inf else int(cutoff)
             search.state.raise_open_bound(known.value)
             for schedule in starts:
                 if not any(schedule is each for each in followed):
                     search.hint(schedule)
-            params = options.params.frontier
             if target is not None and level >= 0:
-                search.bound(params.bounding)
-            quick = inf if level == inf else params.quick * 2**level
-            search.search(Effort(level, quick))
+                search.bound(options.params.frontier.bounding)
+            search.search(level)
             if search.state.infeasible:
                 search.state.cutoff = None
                 search.bound(1.0)  # the proof names the minimum limit

@@ -252,7 +252,7 @@ class ParetoSearch:
         starts = [point.schedule for point in self.curve.around(limit)]
         order = sorted(self.problems, key=lambda each: not any(map(each.comparable, starts[:1])))
         level = self._level(index)
-        effort = inf if level >= 0 and self.max_level is None else level
+        max_level = inf if level >= 0 and self.max_level is None else level
         options = replace(self.options, progress=self._tell(limit))
         began = options.spent
         with within(seconds):
@@ -263,7 +263,13 @@ class ParetoSearch:
                 if problem is order[0] or problem.bounds.lower_bound(limit) < cutoff:
                     with turn:
                         schedule = problem.search(
-                            limit, starts, options, self._pool, effort, target=target, cutoff=cutoff
+                            limit,
+                            starts,
+                            options,
+                            self._pool,
+                            max_level,
+                            target=target,
+                            cutoff=cutoff,
                         )
                         self._take(filter(None, (schedule,)))
         spent = options.spent - began

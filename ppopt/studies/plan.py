@@ -204,10 +204,15 @@ def search_plan_space(
 
     `known_value` is a time per microbatch already achieved elsewhere: configurations that cannot
     beat it are closed, and the bound of the plan is capped at it. `starts` are known schedules of
-    the space, the best first. `evaluates`: whether the search starts from strategies, too;
-    `first_improvement`: see `PlanSearch`.
+    the space, the best first. `evaluates`: whether the search starts from strategies, too.
+    `first_improvement`: share of the time for improving known schedules before any other.
     Raises InputError if nothing can be set up.
     """
+    if first_improvement is not None:
+        params = options.params
+        own = params.plan.configurations._replace(first=0, first_improving=first_improvement)
+        params = replace(params, plan=params.plan._replace(configurations=own))
+        options = replace(options, params=params)
     with options.scope():
         if evaluates:
             starts = [*starts, *usual_schedules(space, objective, backward_kind, options)]
@@ -215,7 +220,6 @@ def search_plan_space(
         if known_value is not None:
             grid = search.set_up.problem.pipeline.grid
             search.state.cutoff = ceil(known_value * grid.time * space.weight(1))
-        search.first_improvement = first_improvement
         if evaluates and SEARCHED in space.strategies:
             search.start_from_baselines()
         return search.run()

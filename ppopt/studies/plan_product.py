@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from ppopt.cancellation import turns
+from ppopt.cancellation import part, turns
 from ppopt.problem.pipeline import Pipeline
 from ppopt.solver.choices.configuration import (
     Configuration,
@@ -26,6 +26,8 @@ FAR_BEHIND = 1.3
 may begin 1.11 times as high (deepseek-v3 on 256 GPUs, V)."""
 MAX_BEHIND = 2
 """Consecutive first partitions of a configuration that are far behind before it has no more."""
+INCLUDED_BOUNDING = 0.02
+"""Share of the time left for the bounds of a configuration whose schedules another one has."""
 
 
 class PlanProduct(ProductChoice):
@@ -37,10 +39,12 @@ class PlanProduct(ProductChoice):
         self,
         candidates: Sequence[PlanCandidate],
         margin: float = 1,
+        included: Sequence[PlanCandidate] = (),
         missing: Rest = NONE_LEFT,
     ) -> None:
         """Bounds are exact up to `margin` times the ceiling. Prefixes are indices of candidates.
 
+        `included`: candidates that are only bounded, because another one has their schedules;
         `missing`: configurations of the plan that have no candidate.
         """
         self._candidates: dict[Key, PlanCandidate] = {
@@ -49,7 +53,7 @@ class PlanProduct(ProductChoice):
         super().__init__({key: candidate.choice for key, candidate in self._candidates.items()})
         self.state = SearchedGroups(self._candidates, missing)
         """State of the search: a group is a configuration of the plan."""
-        self._margin = margin
+        self._margin, self._included = margin, included
         self._ceiling: int | None = None
         """Ceiling of the last bounds: configurations with bounds above it are not searched."""
 
@@ -84,6 +88,12 @@ class PlanProduct(ProductChoice):
         for prefix, turn in turns(useful):
             with turn:
                 self._candidates[prefix].bound_partitions(ceiling, self._margin)
+        for candidate in self._included:
+            candidate.raise_to_wider()
+            if self.state.is_group_open(candidate):
+                with part(INCLUDED_BOUNDING):
+                    candidate.bound_partitions(ceiling, self._margin)
+                candidate.raise_bound(ceiling)
 
     def _is_open(self, prefix: Key, ceiling: int | None) -> bool:
         return self._candidates[prefix].may_be_below(ceiling)

@@ -21,9 +21,6 @@ from ppopt.studies.plan_result import LeastMemory, MoreMemory, Plan, WithinShare
 from ppopt.studies.plan_search import PlanSearch
 from ppopt.studies.plan_space import PlanConfiguration, PlanSpace
 
-MORE_ROUNDS = 2
-"""Rounds of the search with more memory."""
-
 
 def share_of_reports(space: PlanSpace, slowdown: Fraction | None, params: PlanParams) -> float:
     """Share of the time limit for the reports that follow that on less memory at the same speed."""
@@ -156,7 +153,7 @@ class PlanReports:
                 [row.schedule for row in self.search.plan().rows if row.schedule is not None],
             )  # fmt: skip
             search.state.cutoff = value
-            search.run_rounds(MORE_ROUNDS)
+            search.run(0)
         value, lower_bound = search.state.end, search.lower_bound
         assert value is not None and lower_bound is not None
         return MoreMemory(raised_limits, value, lower_bound, self.search.per_unit)

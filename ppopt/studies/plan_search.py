@@ -1,28 +1,22 @@
-"""The search of a plan: all of its configurations in one search, in rounds of growing effort.
+"""The search of a plan: all of its configurations in one search, which starts from strategies.
 
 Every configuration has a lower bound over all of its partitions: first a quick one, then one by
-dynamic programming. One search serves the partitions and recompute of all configurations
-(`ppopt.studies.plan_product`). It searches a few partitions of each by heuristics, then more, and
-with all methods those with the best values and the smallest bounds. After the first round the best
-schedules are improved in their own partitions. The plan ends when no configuration can beat the
-best schedule; the proof is complete when every bound reaches the best value. It also ends if no
-known partition can be better.
+dynamic programming. One `ConfigurationSearch` serves the partitions and recompute of all
+configurations (`ppopt.studies.plan_product`). The plan ends when no configuration can beat the best
+schedule; the proof is complete when every bound reaches the best value. It also ends if no known
+partition can be better.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import closing
-from functools import partial
-from itertools import count
 from math import inf
 from typing import Any
 
 from ppopt.cancellation import (
-    checkpoint,
     part,
     scope,
-    seconds_left,
     shield,
     within,
 )
@@ -32,10 +26,9 @@ from ppopt.problem.exact import min_known
 from ppopt.problem.objective import Objective
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.bounds.proof_scope import delay_scope
-from ppopt.solver.choices.search import ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Status
-from ppopt.studies.baselines import GRACE
 from ppopt.studies.first_schedules import FURTHER, first_schedules
 from ppopt.studies.plan_baselines import PlanBaselines
 from ppopt.studies.plan_candidate import PlanCandidate
@@ -61,9 +54,6 @@ class PlanSearch:
         Raises InputError if nothing can be set up.
         """
         self.options, self._params = options, options.params.plan
-        self.first_improvement: float | None = None
-        """Share of the time left for improving known schedules before anything else, in a turn of a
-        plan over the parallelism; None: that of the parameters, after first partitions."""
         self.set_up = PlanSetUp(space, objective, backward_kind, options, starts)
         self.baselines = PlanBaselines(space, objective, backward_kind)
         """Strategies that the search starts from, and that the plan is compared with."""
@@ -75,11 +65,15 @@ class PlanSearch:
         """Configurations that are searched."""
         self._orders = [each for each in self._searched if each.strategy is None]
         """Those of all orders."""
-        product = PlanProduct(self._searched, self._params.margin, self.set_up.late)
-        self._search = ConfigurationSearch(product, self.set_up.problem, options)
+        product = PlanProduct(self._searched, self._params.margin, self._included, self.set_up.late)
+        self._search = ConfigurationSearch(
+            product, self.set_up.largest, options, params=self._params.configurations
+        )
         """Search of all configurations."""
         self.state, self.tell = product.state, self._search.tell
         """State of the search, per microbatch, and what reports it."""
+        self.by_clock = self._search.by_clock
+        """Whether results may depend on the speed of the machine."""
         with scope(inf):
             self._search.enumerate_listed()
         self.start_from(starts)
@@ -107,7 +101,8 @@ class PlanSearch:
         with part(share), within(max_seconds if self.by_clock else inf), self._search.improving():
             refined = self.start_from(self.baselines.refine())
         if refined:
-            self._turn(share, self._search.follow_hints)
+            with part(share):
+                self._search.follow_hints()
 
     def start_from_late_baselines(self) -> None:
         """Evaluate the remaining strategies in the time left, after the search."""
@@ -147,123 +142,16 @@ class PlanSearch:
             self.tell("strategies")
         return any_known
 
-    def run(self) -> Plan:
-        """Search until proof, or until an enclosing scope ends."""
+    def run(self, max_level: float = inf) -> Plan:
+        """Search until proof, until an enclosing scope ends, or to the end of a round.
+
+        See `ConfigurationSearch.search`.
+        """
         with closing(self._search), scope(inf):
-            self._search_first()
-            self._follow_hints()
+            self._search.begin()
             self._refine_baselines()
-            if self.by_clock:
-                share = max(self._params.first_polishing, self._min_polishing)
-                self._improve(self.first_improvement or share)
-            for round_index in count():
-                before = self.lower_bound, self.state.end
-                with part(1 if round_index or self.by_clock else 1 - self._min_polishing):
-                    self._round(round_index)
-                if round_index == 0 or not self.by_clock:
-                    shortest = self._params.min_polishing_seconds
-                    with within(inf if self.by_clock else max(shortest, self.options.spent)):
-                        self._improve(self._params.polishing)
-                ended = self._search.exhausted and before == (self.lower_bound, self.state.end)
-                if ended or self._search.over:
-                    break
+            self._search.search(max_level)
         return self.plan()
-
-    def run_rounds(self, number: int) -> None:
-        """Search for at most some rounds; a value must be known."""
-        with closing(self._search), scope(inf):
-            for effort in range(number):
-                self._round(effort)
-
-    # The rounds.
-
-    def _follow_hints(self) -> None:
-        """Search quickly from the best first schedule of every placement, before all bounds.
-
-        Without a clock, from all first schedules, and after quick bounds.
-        """
-        if not self.by_clock:
-            self._bound(self._params.quick_bounding)
-            self._turn(1.0, self._search.follow_hints)
-            return
-
-        def first() -> None:
-            self._search.follow_hints(each=1)
-            if self.first_improvement is None:
-                self._search.schedule_first(self._params.first_quick * len(self._orders))
-
-        self._turn(self._params.first_hints, first)
-
-    @property
-    def by_clock(self) -> bool:
-        """Whether results may depend on the speed of the machine.
-
-        They do with several workers, and if a pipeline is too large for a proof.
-        """
-        largest = max(candidate.problem.num_operations for candidate in self.candidates)
-        return self.options.workers > 1 or largest > self._params.max_reproducible
-
-    @property
-    def _min_polishing(self) -> float:
-        """Minimum share of the time left for the first improvement.
-
-        It is small unless the time limit is short.
-        """
-        seconds, left = self._params.min_polishing_seconds, seconds_left()
-        return min(self._params.polishing, seconds / left if left > 0 else inf)
-
-    def _search_first(self) -> None:
-        """Search the configurations one after the other until one has a schedule.
-
-        The first is searched even if time is up, the others up to `GRACE` seconds later.
-        """
-        left = seconds_left()
-        with shield(), within(left + GRACE):
-            for _ in self._searched:
-                if self.state.value is None:
-                    self._turn(1.0, partial(self._search.search, Effort(0, 1)))
-                    checkpoint()
-
-    def _round(self, round_index: int) -> None:
-        """Bound the configurations that may be best, and search them."""
-        params = self._params
-        self._bound(params.bounding)
-        each, share = params.first_round_partitions, params.first_round
-        if round_index:
-            each, share = params.partitions_per_round * 2 ** (round_index - 1), 1.0
-        effort = Effort(
-            max(0, round_index - 1), each * sum(map(self.state.is_group_open, self._searched))
-        )
-        self._turn(share, partial(self._search.search, effort))
-
-    def _bound(self, share: float) -> None:
-        """Bound the configurations that may be best, in a share of the time left."""
-        if self._search.over:
-            return
-        self._search.bound(share)
-        self.tell("bounds")
-        for candidate in self._included:
-            candidate.raise_to_wider()
-            if self.state.is_group_open(candidate):
-                with part(share * self._params.included_bounding):
-                    candidate.bound_partitions(self.state.end, self._params.margin)
-                candidate.raise_bound(self.state.end)
-
-    def _improve(self, share: float) -> None:
-        """Improve the best schedules in their partitions and recompute.
-
-        Rounds divide their time between configurations and partitions. Methods that improve large
-        pipelines most, such as windows, have no long turn in them. In a small plan, which a later
-        round may prove, this takes at most as long as the plan so far, or a few seconds.
-        """
-        self._turn(share, self._search.improve)
-
-    def _turn(self, share: float, step: Callable[[], None]) -> None:
-        """Do a step of the search in a share of the time left, unless the search is over."""
-        if not self._search.over:
-            with part(share):
-                step()
-            self.tell("configurations")
 
     # Queries.
 

@@ -115,6 +115,12 @@ class PlanSetUp:
         """Problem of the first candidate."""
         return self.candidates[0].problem
 
+    @property
+    def largest(self) -> Problem:
+        """Problem of a candidate with the maximum number of operations."""
+        problems = (candidate.problem for candidate in self.candidates)
+        return max(problems, key=lambda problem: problem.num_operations)
+
     @cached_property
     def late(self) -> Rest:
         """Configurations for which no time was left, with a bound on their time per microbatch.

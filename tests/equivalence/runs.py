@@ -124,7 +124,11 @@ def _solve(ppopt: Any, instance: Instance) -> Fields:
 def _plan(ppopt: Any, instance: Instance) -> Fields:
     arguments = dict(instance.pipeline)
     model = ppopt.Model([ppopt.Layer(**layer) for layer in arguments.pop("model")])
-    params = _parameters(plan=lambda own: own._replace(polishing=0.0))
+    params = _parameters(
+        plan=lambda own: own._replace(
+            configurations=own.configurations._replace(small_improving=0.0)
+        )
+    )
     plan = ppopt.plan(model, **arguments, **instance.options, params=params, **_common())
     least_memory = plan.least_memory
     points = (

@@ -21,8 +21,9 @@ from ppopt.solver.choices import search_tasks
 from ppopt.solver.choices.choice import Choice
 from ppopt.solver.choices.configuration import Configuration, SearchedConfigurations
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Key, Partial
-from ppopt.solver.choices.search import IMPROVEMENT, ConfigurationSearch, Effort
+from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.options import SolveOptions, checked_options
+from ppopt.solver.parameters import ConfigurationParams
 from ppopt.solver.result import Result, Status
 from ppopt.solver.search import search_from
 from ppopt.solver.solve import solve
@@ -88,8 +89,7 @@ def test_an_anchor_is_searched_at_every_level(
         1000, 1, stop=lambda _: max(level for _, level in searched or [(0, 0)]) > 3
     )
     search = ConfigurationSearch(ManyForwards(), problem, options)
-    search._begin()
-    search._deepen()
+    search.search()
     assert searched[0] == (19, 0)
     assert [level for forward, level in searched if forward == 19] == [0, 1, 2, 3]
     assert [level for forward, level in searched if forward == 18] == [0]
@@ -110,13 +110,14 @@ def test_a_slow_configuration_leaves_time_for_the_next_ones(
     result = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1)).run()
     assert result.pipeline.costs.forward == (3, 3)
     assert len(limits) >= 3
-    assert all(limit <= 250 for limit in limits[:3])
+    assert all(limit <= 251 for limit in limits[:3])
 
 
 def test_a_run_ends_with_its_effort_and_the_next_one_continues(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Of three configurations one, then two more; bounds by subsets wait for the first level."""
+    """Of three configurations one before all rounds, then two more in the first round; bounds by
+    subsets wait for the first level."""
     tried: list[tuple[Fraction, int | None]] = []
 
     def watched(start: Any, problem: Problem, options: SolveOptions) -> Result:
@@ -125,10 +126,12 @@ def test_a_run_ends_with_its_effort_and_the_next_one_continues(
 
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     monkeypatch.setattr(search_tasks, "search_from", watched)
-    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
-    assert search.run(Effort(0, 1)).pipeline.costs.forward == (5, 5)
+    params = ConfigurationParams(first=0)
+    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1), params=params)
+    search.begin()
+    assert search.result().pipeline.costs.forward == (5, 5)
     assert tried == [(5, 0)]
-    assert search.run(Effort(0, 2)).pipeline.costs.forward == (3, 3)
+    assert search.run(0).pipeline.costs.forward == (3, 3)
     assert [forward for forward, _ in tried] == [5, 4, 3]
     assert search.run().status is Status.OPTIMAL
 
@@ -146,9 +149,11 @@ def test_a_schedule_from_elsewhere_is_where_its_configuration_begins() -> None:
     best = solve(Pipeline(stages=2, batches=2, forward=4), workers=1)
     assert best.schedule is not None
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
-    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1))
+    params = ConfigurationParams(first=0)
+    search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1), params=params)
     search.hint(best.schedule)
-    result = search.run(Effort(0, 1))
+    search.begin()
+    result = search.result()
     assert result.pipeline.costs.forward == (4, 4) and result.value == best.value
 
 
@@ -159,7 +164,7 @@ def test_an_improvement_searches_the_configurations_of_known_schedules_alone() -
     problem = Problem(Pipeline(stages=2, batches=2), Objective.MAKESPAN, BackwardKind.SPLIT)
     search = ConfigurationSearch(Forwards(), problem, checked_options(1000, 1), lower_bound=7)
     search.hint(known)
-    result = search.run(IMPROVEMENT)
+    result = search.run(-1)
     assert result.pipeline.costs.forward == (4, 4) and result.value == known.makespan
     assert (result.status, result.bound_ticks) == (Status.FEASIBLE, 7)
 

@@ -670,13 +670,13 @@ def test_many_partitions_without_a_program_leave_the_time_limit_as_it_is() -> No
 def test_a_plan_ends_where_nothing_is_left_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     """Twelve stages: partitions have no order, and none that differs by a layer is better."""
     rounds: list[int] = []
-    search = PlanSearch._round
+    search = ConfigurationSearch._round
 
-    def counted(self: PlanSearch, round_index: int) -> None:
-        rounds.append(round_index)
-        search(self, round_index)
+    def counted(self: ConfigurationSearch, max_level: float) -> None:
+        rounds.append(self._level)
+        search(self, max_level)
 
-    monkeypatch.setattr(PlanSearch, "_round", counted)
+    monkeypatch.setattr(ConfigurationSearch, "_round", counted)
     model = ppopt.Model(
         [ppopt.Layer(forward=23, backward_input=24, weight=25, activation=1) for _ in range(42)]
     )

@@ -18,7 +18,6 @@ from ppopt.schedule import timing
 from ppopt.schedule.list_scheduling import one_at_a_time
 from ppopt.solver.choices.enumeration import NONE_LEFT, Unlisted
 from ppopt.solver.options import checked_options
-from ppopt.studies.baselines import GRACE
 from ppopt.studies.evaluate import objective_value, peak_memory
 from ppopt.studies.plan_reports import PlanReports
 from ppopt.studies.plan_search import PlanSearch
@@ -176,7 +175,7 @@ def test_every_first_schedule_is_followed() -> None:
     for counts, strategy in (((3, 5), "zb-h1"), ((5, 3), "zb-h1")):
         pipeline = space.model.pipeline(devices=2, batches=3, partition=counts)
         search.start_from([ppopt.evaluate(pipeline, strategy)])
-    search._turn(1.0, search._search.follow_hints)
+    search._search.follow_hints()
     assert {(0, 5, 3), (0, 3, 5)} <= {each.key for each in search._search.state.every}
 
 
@@ -205,16 +204,23 @@ def test_the_first_schedule_of_every_placement_is_followed_before_further_ones()
 def test_the_first_search_has_the_time_left_and_its_grace(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    """No configuration has a schedule: all first ones are searched."""
     space = PlanSpace(
         model=ppopt.Model([{"forward": 1, "activation": 1}] * 4), devices=2, batches=(2,),
         placements=("linear", "v"), chunks=(1, 2), recompute=("none",),
     )  # fmt: skip
     search = PlanSearch(space, Objective.MAKESPAN, BackwardKind.MIXED, checked_options(20, 1))
     lefts: list[float] = []
-    monkeypatch.setattr(search._search, "search", lambda _: lefts.append(seconds_left()))
+    monkeypatch.setattr(
+        search._search,
+        "_solve_all",
+        lambda firsts, _: lefts.extend(seconds_left() for _ in firsts),
+    )
+    params = search._search._params
+    monkeypatch.setattr(search._search, "_params", params._replace(first=0))
     with within(10):
-        search._search_first()
-    assert len(lefts) == 2 and max(lefts) <= 10 + GRACE
+        search._search.begin()
+    assert len(lefts) >= 2 and 10 < max(lefts) <= 10 + params.grace
 
 
 def test_modes_that_chosen_recompute_includes_are_bounded_and_share_its_schedules() -> None:

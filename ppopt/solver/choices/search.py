@@ -2,9 +2,11 @@
 
 Each configuration of a choice has its own bound. A configuration is closed when its bound, or the
 bound of its search, reaches the best value found in any; the best value is optimal when all are
-closed. The search gives every configuration a little effort first, and more in later rounds, so
-that an easy configuration does not wait for a hard one. With several workers, a search of more than
-a second searches several configurations at once (`ppopt.solver.choices.process_pool`).
+closed. After first schedules come rounds of growing effort: each improves the best schedules in
+their configurations, bounds all configurations, searches many by heuristics, and those with the
+best values and the smallest bounds by all methods. So an easy configuration does not wait for a
+hard one. With several workers, a search of more than a second searches several configurations at
+once (`ppopt.solver.choices.process_pool`).
 """
 
 from __future__ import annotations
@@ -16,9 +18,9 @@ from functools import partial
 from itertools import chain, islice, takewhile
 from math import ceil, inf
 from random import Random
-from typing import Any, NamedTuple
+from typing import Any
 
-from ppopt.cancellation import part, scope, seconds_left, within
+from ppopt.cancellation import part, scope, seconds_left, shield, within
 from ppopt.problem.problem import Problem
 from ppopt.schedule.origin import HintRecord
 from ppopt.schedule.schedule import Schedule
@@ -36,6 +38,7 @@ from ppopt.solver.choices.result import result_of
 from ppopt.solver.choices.search_tasks import SearchTask, SearchTasks
 from ppopt.solver.choices.successive_halving import Contenders, SuccessiveHalving
 from ppopt.solver.options import SolveOptions
+from ppopt.solver.parameters import ConfigurationParams
 from ppopt.solver.result import Result
 from ppopt.solver.search import can_load_portfolio
 
@@ -44,22 +47,6 @@ METHOD_WORKERS = 2
 and two chunks (deepseek-v3), it ends at 12285 with two workers, and at 12550 with one."""
 IMPORT_SHARE = 0.4
 """Maximum share of the seconds of an improvement to import its methods."""
-
-
-class Effort(NamedTuple):
-    """Effort limit of a run of the search; a later run resumes it."""
-
-    level: float = inf
-    """Maximum rounds of all methods on one configuration; 0: only heuristics, and no bounds by
-    subsets of devices."""
-    quick: float = inf
-    """Maximum number of searches of level 0."""
-
-
-ANY_EFFORT = Effort()
-"""No limit: until proof, or until the time limit."""
-IMPROVEMENT = Effort(-1)
-"""Only better schedules in the configurations of known ones; no bounds."""
 
 
 class ConfigurationSearch:
@@ -74,15 +61,17 @@ class ConfigurationSearch:
         start_schedules: Sequence[Schedule] = (),
         lower_bound: int = 0,
         pool: ProcessPool | None = None,
+        params: ConfigurationParams | None = None,
     ) -> None:
         """Search the configurations of a choice.
 
         `start_schedules` belong to some of them; they may exceed the limits. `lower_bound` of all
         configurations was proved earlier. `pool`: processes that this search does not end; None: it
-        has its own.
+        has its own. `params`: how its time is divided; None: as the options say.
         """
         self.choice, self._problem, self._options = choice, problem, options
-        self._params, self._random = options.params.configurations, Random(options.seed)
+        self._name = f"{choice.name}s"
+        self._params, self._random = params or options.params.configurations, Random(options.seed)
         self._hint: HintRecord | None = None
         """The hint in the result: the schedule that the user gave, possibly re-timed."""
         self.state = choice.searched(lower_bound)
@@ -94,12 +83,14 @@ class ConfigurationSearch:
         self._contenders = Contenders(self.state, self._params)
         self._strongest: tuple[tuple[int, ...], ...] = ()
         """Subsets of devices that raised the bound of a configuration most, the latest first."""
-        self._effort = ANY_EFFORT
-        """Effort that is left in this run."""
-        self._level = 1
-        """Level at which configurations are searched next."""
-        self._raised: set[int] = set()
-        """Levels at which bounds were raised by subsets of devices."""
+        self._begun = False
+        """Whether the first configurations were scheduled."""
+        self._level = 0
+        """Level of the next round."""
+        self._quick = inf
+        """Number of searches of level 0 that are left."""
+        self._count = 0
+        """Number of searches so far."""
         self._first_keys = iter(choice.first())
         """Remaining configurations to schedule first."""
         self._hints = list(start_schedules)
@@ -111,8 +102,8 @@ class ConfigurationSearch:
         self._listed = False
         """Whether all configurations were enumerated."""
         self.exhausted = False
-        """Whether another run, with any effort, does nothing until there are new bounds or hints:
-        no ordered candidate remains, or none may be useful."""
+        """Whether another run does nothing until there are new bounds or hints: no ordered
+        candidate remains, or none may be useful."""
 
     def hint(self, schedule: Schedule) -> None:
         """Add a schedule found elsewhere; its configuration is scheduled from it."""
@@ -122,43 +113,106 @@ class ConfigurationSearch:
         """Start from the user's hint, and report it in the result."""
         self._hints, self._hint = [schedule], hint
 
-    def run(self, effort: Effort = ANY_EFFORT) -> Result:
+    def run(self, max_level: float = inf) -> Result:
         """Search, as `search` does, in the time of the options; return the result."""
         with closing(self), self._options.scope():
-            self.search(effort)
+            self.search(max_level)
         return self.result()
 
-    def search(self, effort: Effort = ANY_EFFORT) -> None:
-        """Search until proof, until effort is spent, or until an enclosing scope ends.
+    def search(self, max_level: float = inf) -> None:
+        """Search until proof, until an enclosing scope ends, or to the end of a round.
 
-        A further call resumes. A first configuration is searched in any case, but an improvement
-        needs hints.
+        `max_level`: maximum rounds of all methods on one configuration; 0: only heuristics, and no
+        bounds by subsets of devices; -1: only better schedules in the configurations of hints, and
+        no bounds. A further call resumes. A first configuration is searched in any case.
         """
-        if effort.level < 0:
-            self.follow_hints()
-            self.improve()
-            return
-        self._effort, self.exhausted = effort, False
-        self.follow_hints()
+        self.exhausted, self._quick = False, inf
         with scope(inf):
-            self.enumerate_listed()
-            self._begin()
-            self._deepen()
-        self._effort = ANY_EFFORT
+            if not self._begun and max_level >= 0:
+                self.begin()
+            elif self._level or max_level < 0:
+                self.follow_hints()
+            if max_level < 0:
+                self.improve()
+            while not self.over and not self.exhausted and self._level <= max_level:
+                self._round(max_level)
         self.exhausted |= self.state.finished
 
-    def follow_hints(self, each: float = inf) -> None:
+    # The phases.
+
+    def begin(self) -> None:
+        """Schedule the configurations of known schedules, and first ones, in a share of the time.
+
+        Of every placement the best known schedule comes first; a round follows with those left. If
+        the search is reproducible, quick bounds come before: small plans end with them. Without a
+        schedule, further configurations are searched until one has a schedule, also a moment later.
+        """
+        self._begun, left = True, seconds_left()
+        if self.state.value is not None and not self.by_clock:
+            self.bound(self._params.quick_bounding)
+        with part(self._params.first_share):
+            self._solve_all(self._hinted_configurations(1), 0)
+            for anchor in self.choice.required_candidates():
+                self._solve_all([self._at(anchor)], 0, always=True)
+            self._quick = self._params.first * len(self.state.groups)
+            self._solve_all(self._first_configurations(), 0)
+        self._quick = inf
+        with shield(), within(left + self._params.grace):
+            firsts = chain(self._hinted_configurations(inf), self._first_configurations())
+            while self.state.value is None and (first := next(firsts, None)) is not None:
+                self._solve_all([first], 0)
+        self._driver.begun = True
+        self.tell(self._name)
+
+    def _round(self, max_level: float) -> None:
+        """Improve the best schedules, bound all configurations, and search some of them.
+
+        The searches of a round have its level, and twice as many configurations as the last round
+        are searched quickly before. The next round has the next level, unless nothing was searched
+        at this one.
+        """
+        level, params, before = self._level, self._params, (self._count, self.state.lower_bound)
+        if max_level == inf:
+            self._improve_before(level)
+        groups = sum(map(self.state.is_group_open, self.state.groups.values()))
+        self._quick, searched = params.quick * groups << level, 1
+        left = inf if level or not self._improves else seconds_left()
+        reserved = min(params.min_improving, params.improving * left)
+        with within(min(params.first_round * left, left - reserved)):
+            self.bound(params.bounding_share)
+            searched = self._search_round(level, deep=max_level > 0)
+        self.tell(self._name)
+        if searched and not self.over:
+            self._level += 1
+        elif not searched and not self._perturb():
+            self.exhausted = not self.over and before == (self._count, self.state.lower_bound)
+
+    def _search_round(self, level: int, *, deep: bool) -> int:
+        """Search configurations quickly, and some at a level; return how many of these.
+
+        At level 0, quick searches are all. `deep`: also raise bounds by subsets of devices.
+        """
+        self.follow_hints()
+        self._solve_all(self._first_configurations(), 0)
+        if deep and (level or not self.by_clock):
+            self._raise_by_subsets(self._params.bounding * 2**level)
+        self._solve_all(self._open()[: self._params.smallest], 0)
+        self._climb()
+        return self._solve_all(self._chosen(level), level) if level else 1
+
+    def follow_hints(self) -> None:
         """Schedule the configurations of known schedules from them.
 
-        The best schedule of every placement comes first. `each`: how many of a placement.
+        The best schedule of every placement comes first.
         """
         with scope(inf):
-            self._solve_all(self._hinted_configurations(each), 0)
+            self._solve_all(self._hinted_configurations(inf), 0)
 
-    def schedule_first(self, number: int | None = None) -> None:
-        """Schedule so many of the first candidates, without their bounds; None: all."""
+    def schedule_first(self) -> None:
+        """Schedule the first candidates, without their bounds; those not reached are left out."""
         with scope(inf):
-            self._solve_all(islice(self._first_configurations(), number), 0)
+            self._solve_all(self._first_configurations(), 0)
+        self._first_keys = iter(())
 
     def bound(self, share: float) -> None:
         """Bound all configurations in a share of the time left, and add those that are listed.
@@ -169,6 +223,7 @@ class ConfigurationSearch:
             self.choice.bound(self.state.end)
         with scope(inf):
             self.enumerate_listed()
+        self.tell("bounds")
 
     @contextmanager
     def improving(self) -> Iterator[None]:
@@ -186,9 +241,9 @@ class ConfigurationSearch:
         configuration is the last contender and is improved in vain, and at once if there is no
         contender, or if the import of the methods would take most of the time.
         """
-        if not can_load_portfolio(IMPORT_SHARE * seconds_left()):
-            return
-        while not self._driver.over and (contenders := self._contenders.among(self.state.open)):
+        while not self.over and (contenders := self._contenders.among(self.state.open)):
+            if not can_load_portfolio(IMPORT_SHARE * seconds_left()):
+                return
             if self._race(contenders) and self._contenders.stalled:
                 return
 
@@ -232,27 +287,11 @@ class ConfigurationSearch:
         self._listed, self.state.rest_of = isinstance(listed, Complete), self.choice.rest
         self.state.raise_bound()
 
-    def _begin(self) -> None:
-        """Schedule the first candidates quickly, then those with the smallest bounds."""
-        try:
-            for anchor in self.choice.required_candidates():
-                self._solve_all([self._at(anchor)], 0, always=True)
-            self._solve_all(self._first_configurations(), 0)
-        finally:
-            self._driver.begun = True
-        if self._is_large:
-            self._improve_in_part()
-        self._raise_at(0)
-        self._solve_all(self._open()[: self._params.quick], 0)
-
     def _first_configurations(self) -> Iterator[Configuration]:
         """Remaining configurations to schedule first."""
-        while not self.over and not self._quick_spent:
+        while not self.over and self._quick > 0:
             key = next(self._first_keys, None)
             if key is None:
-                return
-            if self.over:
-                self._first_keys = chain((key,), self._first_keys)
                 return
             self._first.append(self._at(key))
             yield self._first[-1]
@@ -263,7 +302,7 @@ class ConfigurationSearch:
             value = schedule.metrics.value_ticks(self._problem.objective)
             return self._followed[schedule.pipeline.hosts, batches], value / batches
 
-        while self._hints and not self.over and not self._quick_spent:
+        while self._hints and not self.over and self._quick > 0:
             self._hints.sort(key=order)
             if order(self._hints[0])[0] >= each:
                 return
@@ -284,56 +323,36 @@ class ConfigurationSearch:
         value = schedule.metrics.value_ticks(self._problem.objective)
         return configuration.value <= value * configuration.weight
 
-    def _deepen(self) -> None:
-        """Search with growing effort; in between, raise bounds and try moves of the best."""
-        self.exhausted = not any(self.state.every)
-        while any(self.state.every) and not self.over:
-            self._climb()
-            level = self._level
-            if level > self._effort.level:
-                return
-            several = self._options.workers > 1 and self._options.spent >= self._params.min_spent
-            if several or self._is_large:
-                self._improve_in_part()
-            self._raise_at(level)
-            if self._solve_all(self._chosen(level), level):
-                self._level += 1
-            elif self._quick_spent or not self._perturb():
-                self.exhausted = not (self._quick_spent or self.over)
-                return
+    def _improve_before(self, level: int) -> None:
+        """Improve the best schedules in the time that a round of this level has for it."""
+        params, left, spent = self._params, seconds_left(), self._options.spent
+        share = params.improving if level else params.first_improving
+        seconds = max(share * left, min(params.min_improving, params.improving * left))
+        if not self._is_large:
+            several = self._options.workers > 1 and spent >= params.min_spent
+            small = params.small_improving * left if level else 0
+            seconds = min(seconds if several else small, max(params.min_improving, spent))
+        if seconds > 0:
+            with within(seconds):
+                self.improve()
+            self.tell(self._name)
 
-    def _improve_in_part(self) -> None:
-        """Improve the best schedules, at most as long as the search was before."""
-        spent = self._options.spent
-        with within(min(spent, self._params.improving * seconds_left())):
-            self.improve()
+    @property
+    def _improves(self) -> bool:
+        """Whether the best schedules are improved after the first round."""
+        return self.by_clock or self._params.small_improving > 0
+
+    @property
+    def by_clock(self) -> bool:
+        """Whether results may depend on the speed of the machine.
+
+        They do with several workers, and if a pipeline is too large for a proof.
+        """
+        return self._options.workers > 1 or self._is_large
 
     @property
     def _is_large(self) -> bool:
-        """Whether a search by one worker may depend on the clock.
-
-        A caller that limits the effort improves the schedules itself.
-        """
-        max_reproducible = self._options.params.plan.max_reproducible
-        return self._effort.level == inf and self._problem.num_operations > max_reproducible
-
-    @property
-    def _quick_spent(self) -> bool:
-        """Whether the limit on searches of level 0 is reached."""
-        return self._effort.quick <= 0
-
-    def _raise_at(self, level: int) -> None:
-        """Raise bounds once at every level of effort.
-
-        First over all configurations, unless they are known; then the smallest by subsets of
-        devices.
-        """
-        if self._effort.level > 0 and level not in self._raised:
-            with part(self._params.bounding_share):
-                self.choice.bound(self.state.end)
-            self.state.raise_bound()
-            self._raise_by_subsets(self._params.bounding * 2**level)
-            self._raised.add(level)
+        return self._problem.num_operations > self._options.params.plan.max_reproducible
 
     def _raise_by_subsets(self, work: float) -> None:
         """Raise the smallest bound by subsets of devices, for `work` units of work.
@@ -390,7 +409,7 @@ class ConfigurationSearch:
         """
         bests = self._best_of_groups()
         for index, begin in enumerate(bests):
-            allowed = self._effort.quick / (len(bests) - index)
+            allowed = self._quick / (len(bests) - index)
             self._climb_from(begin, min(self._params.moves, allowed))
 
     def _climb_from(self, begin: Configuration, max_searches: float) -> None:
@@ -399,7 +418,7 @@ class ConfigurationSearch:
         `max_searches` is the largest number of searches.
         """
         tried, reserve = 0, (1 - self._params.climb_share) * seconds_left()
-        while not self.over and not self._quick_spent:
+        while not self.over and self._quick > 0:
             in_time = takewhile(lambda _: not self.over, self.choice.moves(begin.key))
             moves = list(dict.fromkeys(in_time))
             self._add(moves, until=lambda: self.over)
@@ -418,7 +437,7 @@ class ConfigurationSearch:
         """Best configuration of every group, the best first; without values, the first one."""
         groups = self.state.groups.values()
         bests = [best for group in groups for best in by_value(group.known.values())[:1]]
-        return by_value(bests) or [next(self.state.every)]
+        return by_value(bests) or list(islice(self.state.every, 1))
 
     def _chosen(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort.
@@ -461,9 +480,9 @@ class ConfigurationSearch:
 
     def _perturb(self) -> bool:
         """Schedule a configuration a few random moves away from the best; False: none is new."""
-        best = self.state.best or next(self.state.every)
+        best = self.state.best or next(self.state.every, None)
         for _ in range(self._params.max_perturbations):
-            key = self.choice.perturbed(best.key, self._random)
+            key = None if best is None else self.choice.perturbed(best.key, self._random)
             if key is None:
                 return False
             if not (configuration := self._at(key)).searched:
@@ -538,10 +557,10 @@ class ConfigurationSearch:
         if configuration.level >= level or not self.state.is_open(configuration):
             return False
         if not always:
-            if self.over or (level == 0 and self._quick_spent):
+            if self.over or (level == 0 and self._quick <= 0):
                 return False
-            self._effort = self._effort._replace(quick=self._effort.quick - (level == 0))
-        self._driver.begun = True
+            self._quick -= level == 0
+        self._driver.begun, self._count = True, self._count + 1
         self._refine(configuration)
         return True
 
