@@ -97,8 +97,6 @@ class ConfigurationSearch:
         """Schedules whose configurations are to be scheduled next."""
         self._followed: Counter[tuple[Any, int]] = Counter()
         """Number of schedules followed so far, by placement and microbatches."""
-        self._first: list[Configuration] = []
-        """Configurations scheduled first."""
         self._listed = False
         """Whether all configurations were enumerated."""
         self.exhausted = False
@@ -293,8 +291,7 @@ class ConfigurationSearch:
             key = next(self._first_keys, None)
             if key is None:
                 return
-            self._first.append(self._at(key))
-            yield self._first[-1]
+            yield self._at(key)
 
     def _hinted_configurations(self, each: float) -> Iterator[Configuration]:
         def order(schedule: Schedule) -> tuple[int, float]:
@@ -443,21 +440,18 @@ class ConfigurationSearch:
         """Configurations to search at a level of effort.
 
         The best one and the required candidates come first, then those with the smallest bounds:
-        all of them if all are enumerated; else one of the first candidates and a few in bound
-        order. If there is no bound order, those with the best values.
+        all of them if all are enumerated, else a few. Without a bound order, those with the best
+        values.
         """
         if self.state.best is not None:
             yield self.state.best
         yield from map(self._at, self.choice.required_candidates())
         if isinstance(self.state.rest, Unlisted) and self.state.rest.key is None:
             yield from by_value(self._open())[: self._params.together] or self._open()
-            return
-        if self._listed:
+        elif self._listed:
             yield from self._open()
-            return
-        firsts = by_bound(self._first)
-        yield from islice((first for first in firsts if first.level < level), 1)
-        yield from self._in_bound_order(level)
+        else:
+            yield from self._in_bound_order(level)
 
     def _in_bound_order(self, level: int) -> Iterator[Configuration]:
         """Configurations to search at a level of effort, in bound order.
