@@ -174,11 +174,12 @@ class ConfigurationSearch:
             self._improve_before(level)
         groups = sum(map(self.state.is_group_open, self.state.groups.values()))
         self._quick, searched = params.quick * groups << level, 1
-        left = inf if level or not self._improves else seconds_left()
-        reserved = min(params.min_improving, params.improving * left)
-        with within(min(params.first_round * left, left - reserved)):
+        first = not level and self._improves
+        left = seconds_left() if first else inf
+        with within(left - min(params.min_improving, params.improving * left)):
             self.bound(params.bounding_share)
-            searched = self._search_round(level, deep=max_level > 0)
+            with part(params.first_round if first else 1):
+                searched = self._search_round(level, deep=max_level > 0)
         self.tell(self._name)
         if searched and not self.over:
             self._level += 1
