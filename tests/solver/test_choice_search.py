@@ -200,6 +200,22 @@ def test_a_late_request_has_a_choice_and_its_proof(
     assert proof and not late.ended
 
 
+@pytest.mark.parametrize("limit", [8, 20])
+def test_a_search_without_time_has_the_bound_of_its_configurations(limit: int) -> None:
+    """Without a round, too: the smaller limit allows no schedule."""
+    layer = {"forward": 3, "activation": 4, "static": 1, "recompute": {"time": 1, "activation": 1}}
+    pipeline = Pipeline(
+        stages=4, batches=6, model=[layer] * 16, mem_limit=limit, partition="balanced",
+        recompute=SEARCH,
+    )  # fmt: skip
+    result = solve(pipeline, time_limit=0.001, workers=1)
+    if limit == 8:
+        assert result.status is Status.INFEASIBLE
+    else:
+        assert result.lower_bound is not None
+        assert result.lower_bound >= 252
+
+
 def test_a_cutoff_without_a_schedule_proves_no_infeasibility() -> None:
     """Both configurations are useless below the cutoff; a larger one makes them useful."""
     state = SearchedConfigurations(0, lambda *_: Complete())

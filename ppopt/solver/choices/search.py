@@ -134,6 +134,9 @@ class ConfigurationSearch:
                 self.improve()
             while not self.over and not self.exhausted and self._level <= max_level:
                 self._round(max_level)
+        if self._begun and self.state.rest_of is None:
+            with scope(inf):
+                self.enumerate_listed()
         self.exhausted |= self.state.finished
 
     # The phases.
