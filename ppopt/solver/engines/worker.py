@@ -50,6 +50,10 @@ class _Worker:
         """Number of the running task; 0: none is running."""
         self._message: Any = None
         """Latest message for the task received last."""
+        # Within the bound of memory, and before a thread reserves addresses.
+        from ppopt.solver.engines.engine import Link  # noqa: PLC0415
+
+        self._link = Link
         threading.Thread(target=self._receive, daemon=True).start()
 
     def _receive(self) -> None:
@@ -89,11 +93,9 @@ class _Worker:
             self._connection.send(done)
 
     def _perform(self, content: bytes, number: int) -> Done:
-        from ppopt.solver.engines.engine import Link  # noqa: PLC0415  within the bound of memory
-
         task: TaskProtocol = pickle.loads(content)
         report = partial(self._report, number)
-        return task.perform(Link(report, self._ends, lambda: self._message))
+        return task.perform(self._link(report, self._ends, lambda: self._message))
 
     def _report(self, number: int, state: Any) -> None:
         """Send the state of a task while it is running."""
