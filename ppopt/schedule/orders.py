@@ -56,9 +56,12 @@ def portable(schedule: Schedule) -> Orders:
     sources = (schedule.stage == last) & np.isin(schedule.kind, (OpKind.B, OpKind.BW))
     if last == pipeline.num_stages:
         sources = schedule.stage == last - 1
+    ends = rows[0][:, sources]
+    if last == pipeline.num_stages:  # the last slice of a microbatch runs its backward first
+        ends[5] += ends[5].max() * (pipeline.num_slices - 1 - ends[6])
     for stage in range(last):
         kind = np.where(schedule.kind[sources] == OpKind.B, OpKind.B, OpKind.BW)
-        own = _at_end(rows[0][:, sources], kind)
+        own = _at_end(ends, kind)
         own[1] = stage
         own[3] = np.array(pipeline.hosts)[own[2] * pipeline.routes // pipeline.batches, stage]
         rows += [own, _at_end(own[:, kind == OpKind.B], OpKind.W)]

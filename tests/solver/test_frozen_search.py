@@ -10,8 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from ppopt import Objective, Pipeline, Schedule, verify
+import ppopt
+from ppopt import Model, Objective, Pipeline, Schedule, verify
 from ppopt.problem.backward_kind import BackwardKind
+from ppopt.problem.decisions import SEARCH
 from ppopt.problem.instance import Instance
 from ppopt.problem.operation import OpKind
 from ppopt.problem.problem import Problem
@@ -104,6 +106,16 @@ def test_portable_orders_have_all_operations(backward: str) -> None:
         assert verify(timing.schedule(trained, orders)) == []
         own = existing(pipeline, orders)
         assert [row.tolist() for row in own] == [row.tolist() for row in schedule.orders]
+
+
+def test_portable_orders_run_the_backward_of_the_last_slice_first() -> None:
+    """Without any backward, too: a frontier evaluates such strategies on other partitions."""
+    pipeline = Pipeline(stages=2, batches=3, frozen=True, slices=2)
+    orders = portable(ppopt.evaluate(pipeline, "seq-1f1b"))
+    assert verify(timing.schedule(replace(pipeline, frozen=None), orders)) == []
+    layers = Model([{"forward": 1, "activation": 1, "frozen": True}] * 3)
+    searched = layers.pipeline(devices=2, batches=2, partition=SEARCH)
+    assert ppopt.frontier(searched, time_limit=0.1, workers=1).points
 
 
 def test_a_pair_without_its_backward_is_an_f_alone() -> None:
