@@ -29,8 +29,8 @@ def start(
 ) -> tuple[Connection, subprocess.Popen[bytes]]:
     """Start a process that calls `serve` of a module with the file descriptor of its pipe end.
 
-    The process ignores Ctrl-C and termination signals, unless it unblocks them. Returns the other
-    pipe end and the process. Raises OSError.
+    The process ignores Ctrl-C and termination signals. Returns the other pipe end and the process.
+    Raises OSError.
     """
     parent_end, child_end = Pipe()
     with child_end:

@@ -208,7 +208,8 @@ class _ParallelSearch:
         A search that ended early had to beat the step of another combination. If that step was
         shorter than the best one known now, the search is not exhausted.
         """
-        self._end -= sum(state.seconds for state in states.values()) / self._engine.slots
+        at_once = min(self._engine.slots, len(self.rows))
+        self._end -= sum(state.seconds for state in states.values()) / at_once
         for index, row in enumerate(self.rows):
             state = states.get(row.parallelism)
             if state is not None:

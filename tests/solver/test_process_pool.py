@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
@@ -24,10 +26,13 @@ from ppopt.solver.choices.process_pool import ProcessPool, SearchEngine, Searche
 from ppopt.solver.choices.search import ConfigurationSearch
 from ppopt.solver.choices.search_tasks import SearchTask
 from ppopt.solver.engines.engine import STOPPED, Done, Link, SearchDone, run_tasks
+from ppopt.solver.engines.local import LocalEngine
+from ppopt.solver.engines.worker import OUT_OF_MEMORY
 from ppopt.solver.options import SolveOptions
 from ppopt.solver.result import Progress, Result, Status
 from ppopt.solver.warm_start import WarmStart
 from ppopt.verifier import verify
+from tests.clock import HANGS
 from tests.solver.test_choice_search import Forwards
 
 TIMES = (5, 4, 3)
@@ -146,6 +151,29 @@ def test_without_processes_a_search_goes_on(
     assert engines[0].slots < 2
 
 
+def test_a_task_says_why_there_is_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*_: Any) -> Any:
+        raise OSError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(child_process, "start", refused)
+    with closing(LocalEngine(1, retries=1)) as engine:
+        engine.submit(0, next(tasks())[1])
+        ((_, done),) = engine.wait(0)
+    assert done.failed == "no process can be started: Resource temporarily unavailable"
+
+
+def test_a_process_without_memory_for_a_message_ends() -> None:
+    code = """
+from ppopt.solver.engines.worker import _Worker
+class Full:
+    def recv(self):
+        raise MemoryError
+_Worker(Full()).run()
+"""
+    ended = subprocess.run([sys.executable, "-c", code], timeout=HANGS, check=False)
+    assert ended.returncode == OUT_OF_MEMORY
+
+
 def kill(engine: SearchEngine) -> None:
     for worker in engine.workers:
         worker.process.kill()
@@ -170,7 +198,8 @@ def test_processes_that_end_are_replaced_once(own_engine: SearchEngine) -> None:
         ended: list[Any] = []
         while not ended:
             ended += own_engine.wait(0.1)
-        cause = "its process was killed by SIGKILL" if slots else "no process can be started"
+        refused = "no process can be started: too many have died"
+        cause = "its process was killed by SIGKILL" if slots else refused
         assert [done.failed for _, done in ended] == [cause]
 
 

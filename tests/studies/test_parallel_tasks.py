@@ -38,6 +38,7 @@ from ppopt.studies import parallel_plan
 from ppopt.studies.parallel_plan import (
     CLOSING_SHARE,
     _own_engine,
+    _ParallelSearch,
     plan_parallelism,
 )
 from ppopt.studies.parallel_result import ParallelPlan
@@ -273,6 +274,15 @@ def test_searches_of_the_storage_count_in_the_time_limit(stored: StudyOptions) -
     later = plan_parallelism(space(), ONE_ORDER, workers=1, time_limit=1e-3, study=stored)
     assert later.storage is not None and later.storage.loaded == 1
     assert sum(row.plan is not None for row in later.rows) == 1
+
+
+def test_stored_seconds_count_per_combination_at_once() -> None:
+    """An engine of more slots than combinations searches no more of them at once."""
+    known, options = SetUp(space(), ONE_ORDER, DirectEngine()), checked_options(60, 1, 0)
+    states = {each: CombinationState(Fraction(0), seconds=30.0) for each in known.combinations}
+    stored: Any = SimpleNamespace(load=lambda: states)
+    search = _ParallelSearch(known, options, WideEngine(), stored)
+    assert options.end - search._end == pytest.approx(30)
 
 
 def test_a_damaged_state_is_searched_again(stored: StudyOptions, tmp_path: Path) -> None:

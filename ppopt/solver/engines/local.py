@@ -91,6 +91,8 @@ class LocalEngine(Engine):
         self._ended: list[tuple[TaskId, Done]] = []
         """Outcomes of tasks for which there is no process."""
         self._stopped = False
+        self._refusal = "no process can be started: too many have died"
+        """Why there is no process."""
 
     @property
     def busy(self) -> int:
@@ -127,11 +129,13 @@ class LocalEngine(Engine):
         idlest = min(self.workers, key=lambda worker: len(worker.tasks), default=None)
         if len(self.workers) < self.slots and (idlest is None or idlest.tasks):
             self._starts -= 1
-            with suppress(OSError):
+            try:
                 idlest = _Worker(self._python)
                 self.workers.append(idlest)
+            except OSError as error:
+                self._refusal = f"no process can be started: {error.strerror or error}"
         if idlest is None:
-            self._ended.append((assignment.task_id, Done(failed="no process can be started")))
+            self._ended.append((assignment.task_id, Done(failed=self._refusal)))
         else:
             idlest.assign(assignment)
 

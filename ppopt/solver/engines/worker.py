@@ -12,7 +12,6 @@ import pickle
 import queue
 import signal
 import threading
-from contextlib import suppress
 from functools import partial
 from itertools import count
 from multiprocessing.connection import Connection
@@ -58,7 +57,8 @@ class _Worker:
 
     def _receive(self) -> None:
         """Receive messages; when the other end is closed, end this process at once."""
-        with suppress(EOFError, OSError):
+        status = 0
+        try:
             while True:
                 message = self._connection.recv()
                 if message is None:
@@ -69,7 +69,10 @@ class _Worker:
                     self._tasks.put(message)
                 else:
                     self._message = message
-        os._exit(0)
+        except MemoryError:
+            status = OUT_OF_MEMORY
+        finally:
+            os._exit(status)
 
     def _stop_tasks(self) -> None:
         """End the scopes of all tasks so far, as Ctrl-C does."""
