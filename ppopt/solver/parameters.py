@@ -473,6 +473,8 @@ class PlanParams(NamedTuple):
     baseline_seconds: float = 4.0
     """Maximum seconds for baselines before the search, unless the plan is reproducible. Baselines
     improve little after the first turns, so the rest of a long time limit is for the search."""
+    min_baseline_seconds: float = 1.0
+    """Minimum of them, up to `baseline_share`: a slow machine spends these seconds before."""
     baseline_descents: int = 8
     """Maximum number of descents of a baseline before the search of one worker, which then does not
     depend on the clock if it has time for all of them."""
@@ -488,6 +490,8 @@ class PlanParams(NamedTuple):
     """Share of that search if the time remains; it is longer if the plan took longer."""
     memory_max_level: int = 1
     """Maximum rounds of all methods on one partition in that search."""
+    memory_alone: float = 0.6
+    """Share of it for the partition and recompute of the best schedule alone."""
     slowdown_share: float = 0.2
     """Share of the search for the minimum memory within a slowdown, if requested."""
     extra_memory_share: float = 0.03

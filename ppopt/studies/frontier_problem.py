@@ -255,6 +255,16 @@ class FrontierProblem:
         is_reached = target is not None and value is not None and value <= target
         return is_reached or state.bound_ticks >= self._cutoff
 
+    def of_configuration(self, schedule: Schedule) -> FrontierProblem | None:
+        """Problem of the configuration of a schedule; None if it has no others to choose from.
+
+        A configuration of a strategy has one schedule.
+        """
+        if not self.decisions or self._strategy is not None:
+            return None
+        pipeline = schedule.pipeline.having(mem_limit=self.problem.pipeline.limits)
+        return FrontierProblem(replace(self.problem, pipeline=pipeline))
+
     def bound_at(self, limit: int) -> Bound:
         """Best bound for a limit; its proof names what it covers, and its larger limit, if any."""
         largest, bound = self.bounds.bound(limit)

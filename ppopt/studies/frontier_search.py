@@ -13,7 +13,7 @@ schedules.
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
@@ -194,8 +194,7 @@ class ParetoSearch:
         """Limit to search next for the goal; None: the minimum is proved.
 
         A limit that was not decided counts as one without the goal, until the bracket is short.
-        Then the limits of the bracket are searched longer. A short search of a large problem begins
-        at the known minimum: its steps double while limits reach the goal.
+        Then the limits of the bracket are searched longer.
         """
         limits, (low, high) = self.curve.limits, self._edge
         if low == high:
@@ -203,10 +202,6 @@ class ParetoSearch:
         undecided = self._tried(low, high - 1)
         start = max(undecided, default=low - 1)
         middle = (start + high) // 2
-        if self._is_large and self.max_level is not None:
-            reached = sum(index >= high and not each.number for index, each in self.turns.items())
-            step = self._params.edge_step * self._factor(reached)
-            middle = max(middle, bisect_right(limits, (1 - step) * limits[high]) - 1)
         is_short = limits[high] - limits[middle] < self._params.edge_step * limits[high]
         if undecided and (start == middle or is_short):
             return min(undecided, key=lambda index: (self.turns[index].number, index))

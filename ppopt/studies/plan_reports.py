@@ -10,7 +10,7 @@ from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
-from ppopt.cancellation import checkpoint, equal_part, over, seconds_left, turns, within
+from ppopt.cancellation import checkpoint, equal_part, over, part, seconds_left, turns, within
 from ppopt.schedule.schedule import Schedule
 from ppopt.solver.choices.enumeration import Complete, Enumeration, Partial, Unlisted
 from ppopt.solver.parameters import PlanParams
@@ -80,13 +80,22 @@ class PlanReports:
     ) -> tuple[Schedule, Fraction, LeastMemory]:
         """Minimise memory at the goal, or at the best value of a configuration if that is larger.
 
-        The search starts from all known schedules of the configuration. Returns the schedule of
-        minimum memory, its value, and its peak.
+        The search starts from all known schedules of the configuration, and from those of a search
+        in the partition and recompute of the best one, which is much faster. Returns the schedule
+        of minimum memory, its value, and its peak.
         """
         options = candidate.options.in_scope(lambda state: self.search.tell(state.phase))
+        best, schedules = candidate.schedule, candidate.schedules
+        assert best is not None
         problem = FrontierProblem(candidate.problem, candidate.strategy)
         search = ParetoSearch([problem], options, self._params.memory_max_level, goal)
-        search.minimize_memory(candidate.schedules)
+        alone = problem.of_configuration(best)
+        if alone is not None:
+            narrow = replace(search, problems=[alone])
+            with part(self._params.memory_alone):
+                narrow.minimize_memory([best])
+            schedules = [*schedules, *(point.schedule for point in narrow.curve.points)]
+        search.minimize_memory(schedules)
         point = search.min_memory_point
         memory = LeastMemory(problem.memory(point.limit), problem.memory(search.min_limit))
         return point.schedule, problem.time(point.value), memory

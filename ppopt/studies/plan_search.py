@@ -87,7 +87,8 @@ class PlanSearch:
         self.evaluate_first()
         params, max_seconds, max_descents = self._params, inf, inf
         if self.by_clock:
-            max_seconds = params.baseline_seconds - self.options.spent
+            left = params.baseline_seconds - self.options.spent
+            max_seconds = max(left, params.min_baseline_seconds)
         else:
             max_descents = params.baseline_descents
         with part(params.baseline_share), within(max_seconds):

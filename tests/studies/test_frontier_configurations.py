@@ -218,26 +218,6 @@ def test_schedules_are_improved_within_their_peaks(
     assert best != before
 
 
-@pytest.mark.parametrize("large", [False, True])
-def test_a_short_search_for_less_memory_of_a_large_problem_begins_near_the_minimum(
-    large: bool,
-) -> None:
-    """It bisects the limits of a small problem; the steps of a large one double."""
-    pipeline = Model([Layer(1, activation=1)] * 8).pipeline(devices=4, batches=8)
-    problem = problem_of(pipeline, Objective.MAKESPAN, BackwardKind.MIXED)
-    params = SolveParams(plan=PlanParams(max_reproducible=0 if large else 10**6))
-    options = replace(checked_options(60, 1), params=params)
-    explorer = ParetoSearch([FrontierProblem(problem)], options, max_level=1, goal=10**6)
-    explorer.seed([evaluate(pipeline, "gpipe")])
-    limits, high = explorer.curve.limits, explorer.curve.limits.index(16)
-    assert explorer.min_memory_point.limit == 16
-    index = explorer._edge_index()
-    assert index == (high - 1 if large else (high - 1) // 2)
-    with options.scope():
-        explorer._turn(index, explorer._goal)
-    assert explorer.min_memory_point.limit <= limits[index]
-
-
 def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     """They are started once, and end with the frontier."""
     started: list[SearchEngine] = []
