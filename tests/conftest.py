@@ -8,7 +8,7 @@ import signal
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -16,6 +16,9 @@ from hypothesis import settings
 from tests import browser, processor_time
 from tests.browser import View
 from tests.tiers import MULTIPLE
+
+if TYPE_CHECKING:
+    from ppopt.solver.choices.process_pool import SearchEngine
 
 FAST, WHOLE = 25, 200
 """Examples of every property that states no number of its own: in the fast tier, and where slow
@@ -108,3 +111,20 @@ def pytest_terminal_summary(terminalreporter: Any) -> None:
             f"{count} {thing}{'s' * (count > 1)}" for thing, count in sorted(counts.items())
         )
         terminalreporter.write_line(f"{counted}: {reason}", red=True, bold=True)
+
+
+@pytest.fixture
+def engines(monkeypatch: pytest.MonkeyPatch) -> list[SearchEngine]:
+    """Engines that searches start, at once."""
+    from ppopt.solver.choices import process_pool  # noqa: PLC0415  only where a test needs it
+
+    engines: list[SearchEngine] = []
+    own = process_pool.SearchEngine
+
+    def start(jobs: int) -> SearchEngine:
+        engines.append(own(jobs))
+        return engines[-1]
+
+    monkeypatch.setattr(process_pool, "SearchEngine", start)
+    monkeypatch.setattr(process_pool, "WARM_UP", 0.0)
+    return engines

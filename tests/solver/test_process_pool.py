@@ -102,20 +102,6 @@ def test_processes_search_during_a_block(engine: SearchEngine, timeout: bool) ->
     assert all(result.schedule is not None for result in received.values())
 
 
-@pytest.fixture
-def engines(monkeypatch: pytest.MonkeyPatch) -> list[SearchEngine]:
-    """Engines that searches start, at once."""
-    engines: list[SearchEngine] = []
-
-    def start(jobs: int) -> SearchEngine:
-        engines.append(SearchEngine(jobs))
-        return engines[-1]
-
-    monkeypatch.setattr(process_pool, "SearchEngine", start)
-    monkeypatch.setattr(process_pool, "WARM_UP", 0.0)
-    return engines
-
-
 def check_searched(options: SolveOptions = OPTIONS) -> None:
     result = ConfigurationSearch(Forwards(), problem(1), options).run()
     assert result.status is Status.OPTIMAL and result.pipeline.costs.forward == (3, 3)

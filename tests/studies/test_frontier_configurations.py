@@ -218,20 +218,12 @@ def test_schedules_are_improved_within_their_peaks(
     assert best != before
 
 
-def test_the_searches_of_all_limits_share_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_searches_of_all_limits_share_processes(engines: list[SearchEngine]) -> None:
     """They are started once, and end with the frontier."""
-    started: list[SearchEngine] = []
-
-    def start(jobs: int) -> SearchEngine:
-        started.append(SearchEngine(jobs))
-        return started[-1]
-
-    monkeypatch.setattr(process_pool, "SearchEngine", start)
-    monkeypatch.setattr(process_pool, "WARM_UP", 0.0)
     pipeline = draw(Random(1), SEARCHES[1])
     curve = frontier(pipeline, backward_kind="whole", workers=2, time_limit=600)
     assert curve.status is Status.OPTIMAL and len(curve.points) > 1
-    (engine,) = started
+    (engine,) = engines
     assert not engine.workers
 
 

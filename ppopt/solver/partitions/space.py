@@ -265,16 +265,15 @@ def space_of(problem: Problem) -> PartitionSpace:
     single = StageArrays(layers.stages(position, position + 1))
     slow = table.devices.slowness
     equal = len(set(slow)) == 1
-    time = shortest * (slow[0] if equal else 1)
-    limits = pipeline.ticks.limits
-    kind = problem.backward_kind
-    around = {"unshard": table.devices.ratio * single.costs["unshard"]}
+    pace = slow[0] if equal else 1
+    time = shortest * pace
+    kind, around = problem.backward_kind, {"unshard": table.devices.ratio * single.costs["unshard"]}
     gathers = bool(single.costs["unshard_memory"].any())
     if not (model.layers[0].frozen or single.costs["weight_workspace"].any()):
         around["unshard_memory"] = single.costs["unshard_memory"]
     if not any(layer.frozen for layer in model.distinct):
         around["gradient_sync"] = table.devices.ratio * single.costs["gradient_sync"]
-        around["optimizer"] = (slow[0] if equal else 1) * single.costs["optimizer"]
+        around["optimizer"] = pace * single.costs["optimizer"]
     optional = bool(chosen) and pipeline.limits is not None
     if kind is BackwardKind.MIXED and _splitting_loses_nothing(single, model, optional=optional):
         kind = BackwardKind.SPLIT
@@ -290,7 +289,7 @@ def space_of(problem: Problem) -> PartitionSpace:
         batches=pipeline.batches,
         batches_of_work=sum_of_work(tuple(times for times, _ in pipeline.factors)),
         delays=table.delays_by_cut[:, 0, :-1] * table.devices.ratio,
-        limits=limits,
+        limits=pipeline.ticks.limits,
         split=kind is not BackwardKind.WHOLE,
         whole=kind is not BackwardKind.SPLIT,
         span=problem.objective is Objective.DEVICE_SPAN,
